@@ -15,7 +15,7 @@ from torch import nn
 import sonde
 from sonde.analysis import scaling as analysis
 from sonde.analysis.scaling import Exponent, common_drift, exponent_of
-from sonde.cli.scaling import rates_of
+from sonde.cli.diagnose import rates_of
 from sonde.observe.scaling import SizeStudy, parameter_groups
 from sonde.show.figures.scaling import group_line
 

@@ -44,7 +44,6 @@ _SCHEMA: dict[str, Any] = {
     **dict.fromkeys(("step", "seed", "size"), pl.Int64),
     "value": pl.Float64,
 }
-_WORSE = {"grows": 1.0, "vanishes": -1.0}
 
 
 @dataclass(frozen=True)

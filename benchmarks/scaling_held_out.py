@@ -1,0 +1,242 @@
+"""The held-out cases of benchmarks/scaling.py: ten networks with a planted scaling fault, and ten without.
+
+The tolerances of `sonde scaling` were chosen on scaling_cases.py.  These architectures are others, and most faults are
+of other kinds.  The list was written before any of it was measured, and nothing was changed afterwards.
+"""
+
+# ruff: noqa: E501
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scaling_cases import ADAM, BASE, BASE_DEPTH, SAME, SGD, Case, Rates, batch, optimiser, role
+
+
+class GatedBlock(nn.Module):
+    """h + branch · W(silu(G n) ∘ U n), with n = RMSNorm(h)."""
+
+    def __init__(self, n: int, branch: float) -> None:
+        super().__init__()
+        self.norm, self.branch = nn.RMSNorm(n), branch
+        self.gate, self.up, self.down = (nn.Linear(*s, bias=False) for s in ((n, 2 * n), (n, 2 * n), (2 * n, n)))
+
+    def forward(self, h: Tensor) -> Tensor:
+        n = self.norm(h)
+        return h + self.branch * self.down(functional.silu(self.gate(n)) * self.up(n))  # type: ignore[no-any-return]
+
+
+class Gated(nn.Module):
+    """Input layer, gated residual blocks, RMSNorm, readout."""
+
+    def __init__(self, n: int, layers: int, branch: float, multiplier: float) -> None:
+        super().__init__()
+        self.inp, self.norm, self.readout = nn.Linear(16, n, bias=False), nn.RMSNorm(n), nn.Linear(n, 4, bias=False)
+        self.blocks, self.multiplier = nn.ModuleList([GatedBlock(n, branch) for _ in range(layers)]), multiplier
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inp(x)
+        for block in self.blocks:
+            h = block(h)
+        return self.readout(self.norm(h)) * self.multiplier  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    """A tanh network over five steps, one weight for all of them."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inp, self.recurrent, self.readout = nn.Linear(8, n), nn.Linear(n, n), nn.Linear(n, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.inp(x[:, 0]))
+        for step in range(1, x.shape[1]):
+            h = torch.tanh(self.inp(x[:, step]) + self.recurrent(h))
+        return self.readout(h)  # type: ignore[no-any-return]
+
+
+class Mixer(nn.Module):
+    """Two blocks that mix eight tokens and then features; the readout takes the mean over tokens."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inp, self.readout = nn.Linear(12, n), nn.Linear(n, 4)
+        self.norms = nn.ModuleList([nn.LayerNorm(n) for _ in range(4)])
+        self.tokens = nn.ModuleList([nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(2)])
+        self.channels = nn.ModuleList(
+            [nn.Sequential(nn.Linear(n, 2 * n), nn.GELU(), nn.Linear(2 * n, n)) for _ in range(2)]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inp(x)
+        for place, (tokens, channels) in enumerate(zip(self.tokens, self.channels, strict=True)):
+            h = h + tokens(self.norms[2 * place](h).transpose(1, 2)).transpose(1, 2)
+            h = h + channels(self.norms[2 * place + 1](h))
+        return self.readout(h.mean(1))  # type: ignore[no-any-return]
+
+
+class CausalBlock(nn.Module):
+    """Causal attention by torch's fused function, one weight for queries, keys and values; then a ReLU network."""
+
+    def __init__(self, n: int, power: float) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(n), nn.RMSNorm(n)
+        self.qk, self.value, self.out = nn.Linear(n, 2 * n, bias=False), nn.Linear(n, n), nn.Linear(n, n)
+        self.up, self.down = nn.Linear(n, 2 * n), nn.Linear(2 * n, n)
+        self.scale = (BASE / 4) ** (power - 0.5) * (n / 4) ** -power
+
+    def forward(self, h: Tensor) -> Tensor:
+        n = self.norm1(h)
+        q, k, v = (x.unflatten(-1, (4, -1)).transpose(1, 2) for x in (*self.qk(n).chunk(2, -1), self.value(n)))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        h = h + self.out(mixed.transpose(1, 2).flatten(2))
+        return h + self.down(functional.relu(self.up(self.norm2(h))))  # type: ignore[no-any-return]
+
+
+class Causal(nn.Module):
+    """A causal language model of a vocabulary of 24."""
+
+    def __init__(self, n: int, power: float) -> None:
+        super().__init__()
+        self.embed, self.readout = nn.Embedding(24, n), nn.Linear(n, 24, bias=False)
+        self.blocks, self.norm = nn.Sequential(CausalBlock(n, power), CausalBlock(n, power)), nn.RMSNorm(n)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.readout(self.norm(self.blocks(self.embed(ids)))).flatten(0, 1)  # type: ignore[no-any-return]
+
+
+class Bag(nn.Module):
+    """The mean of six embeddings, a hidden layer, a readout."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.embed, self.hidden, self.readout = nn.Embedding(32, n), nn.Linear(n, n), nn.Linear(n, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.readout(functional.elu(self.hidden(self.embed(ids).mean(1))))  # type: ignore[no-any-return]
+
+
+def prepared(
+    model: nn.Module,
+    scale: float,
+    kind: str,
+    lr: float | None,
+    rates: Rates | None,
+    readout: float,
+    starts: Mapping[str, float],
+    change: Mapping[str, float] | None,
+    branch: float = 1.0,
+) -> torch.optim.Optimizer:
+    """Initial weights and rates of µP; `starts` multiplies the initial weights, where a name contains the key."""
+    for name, p in model.named_parameters():
+        if role(name, p) == "fixed" or (p.dim() < 2 and "bias" in name):
+            nn.init.zeros_(p)
+        elif p.dim() > 1:
+            power = BASE**-0.5 * scale**readout if name.startswith("readout") else p.shape[1] ** -0.5
+            nn.init.normal_(p, 0, 1.0 if name.startswith("embed") else power)
+        with torch.no_grad():
+            p.mul_(math.prod(factor for part, factor in starts.items() if part in name))
+    is_adam = kind.startswith("adam")
+    return optimiser(
+        model, kind, lr or (2e-3 if is_adam else 0.02), scale, rates or (ADAM if is_adam else SGD), change, None, branch
+    )
+
+
+def gated(
+    width: int = 64,
+    depth: int = 2,
+    *,
+    kind: str = "adam",
+    lr: float | None = None,
+    rates: Rates | None = None,
+    readout: float = -1.0,
+    gate: float = 0.0,
+    multiplier: float = 0.0,
+    branch: float = 0.0,
+    branch_rate: float = 0.0,
+    eps: float | None = None,
+    decay: float | None = None,
+    change: Mapping[str, float] | None = None,
+) -> Any:
+    """µP for gated blocks; `gate` is a power of the width, `branch` and `branch_rate` are of the depth."""
+    scale, deep = width / BASE, depth / BASE_DEPTH
+    model = Gated(width, depth, deep**branch, scale**multiplier)
+    made = prepared(model, scale, kind, lr, rates, readout, {"gate": scale**gate}, change, deep**branch_rate)
+    for group in made.param_groups:
+        group |= {key: value for key, value in (("eps", eps), ("weight_decay", decay)) if value is not None}
+    return model, made, *batch(32, 16), nn.CrossEntropyLoss()
+
+
+def recurrent(
+    width: int,
+    *,
+    kind: str = "adam",
+    lr: float | None = None,
+    rates: Rates | None = None,
+    readout: float = -1.0,
+    start: float = 0.0,
+    change: Mapping[str, float] | None = None,
+) -> Any:
+    """µP for a recurrent network; `start` is a power of the width in the initial recurrent weight."""
+    scale = width / BASE
+    model = Recurrent(width)
+    made = prepared(model, scale, kind, lr, rates, readout, {"recurrent": scale**start}, change)
+    return model, made, *batch(16, 5, 8), nn.CrossEntropyLoss()
+
+
+def mixer(width: int, *, rates: Rates | None = None, readout: float = -1.0, tokens: float = 0.0) -> Any:
+    """µP for a mixer; weights between tokens do not grow, so their rate is constant (`tokens` is its power)."""
+    model = Mixer(width)
+    made = prepared(model, width / BASE, "adam", None, rates, readout, {}, {"tokens": tokens})
+    return model, made, *batch(8, 8, 12), nn.CrossEntropyLoss()
+
+
+def causal(width: int, *, power: float = 1.0, change: Mapping[str, float] | None = None) -> Any:
+    """µP for a causal language model; logits are divided by d^power."""
+    model = Causal(width, power)
+    made = prepared(model, width / BASE, "adam", None, None, -1.0, {}, change)
+    ids = torch.randint(24, (4, 11), generator=torch.Generator().manual_seed(2))
+    return model, made, ids[:, :-1], ids[:, 1:].flatten(), nn.CrossEntropyLoss()
+
+
+def bag(width: int, *, start: float = 0.0) -> Any:
+    """µP for a bag of embeddings; `start` is a power of the width in the initial embedding."""
+    scale, model = width / BASE, Bag(width)
+    made = prepared(model, scale, "adam", None, None, -1.0, {"embed": scale**start}, None)
+    rng = torch.Generator().manual_seed(3)
+    y = torch.randint(4, (32,), generator=rng)
+    return model, made, torch.randint(32, (32, 6), generator=rng), y, nn.CrossEntropyLoss()
+
+
+_STANDARD: dict[str, Any] = {"rates": SAME, "readout": -0.5}
+
+FAULTS: dict[str, Case] = {
+    "gates start with a constant deviation": Case(partial(gated, gate=0.5), faulty=("gate",)),
+    "rate of the down projection is not scaled": Case(partial(gated, change={"down": 0.0}), faulty=("down",)),
+    "multiplier of the logits grows like √n": Case(partial(gated, multiplier=0.5), faulty=("readout", "output")),
+    "Adam's eps is above the gradients": Case(partial(gated, eps=1e-3), faulty=("inp", "gate", "up", "down")),
+    "recurrent rate is not scaled, Adam": Case(partial(recurrent, change={"recurrent.weight": 0.0}), faulty=("recurrent",)),
+    "recurrent weights start with 1/n": Case(partial(recurrent, start=-0.5), faulty=("recurrent",)),
+    "fused causal attention 1/√d": Case(partial(causal, power=0.5), faulty=("logits", "qk")),
+    "token-mixing rate is scaled like a hidden one": Case(partial(mixer, tokens=-1.0), faulty=("tokens",)),
+    "embeddings start with 1/√n": Case(partial(bag, start=-0.5), faulty=("embed",)),
+    "rates of gated blocks grow with depth": Case(partial(gated, branch=-0.5, branch_rate=0.5), over="depth", faulty=("blocks",)),
+}  # fmt: skip
+
+CORRECT: dict[str, Case] = {
+    "µP gated blocks, Adam": Case(gated),
+    "µP gated blocks, AdamW with decay": Case(partial(gated, kind="adamw", decay=0.1)),
+    "µP recurrent network, Adam": Case(recurrent),
+    "µP recurrent network, SGD": Case(partial(recurrent, kind="sgd")),
+    "µP mixer, Adam": Case(mixer),
+    "µP causal language model, fused attention 1/d": Case(causal),
+    "depth-µP gated blocks, Adam": Case(partial(gated, branch=-0.5, branch_rate=-0.5), over="depth"),
+    "standard gated blocks, Adam": Case(partial(gated, **_STANDARD), promise="standard"),
+    "standard recurrent network, SGD with momentum": Case(partial(recurrent, kind="momentum", **_STANDARD), promise="standard"),
+    "standard mixer, Adam": Case(partial(mixer, **_STANDARD), promise="standard"),
+}  # fmt: skip
