@@ -59,9 +59,9 @@ def layers(*sizes: int, act: type[nn.Module] | None = nn.ReLU) -> nn.Sequential:
     return nn.Sequential(*made)
 
 
-def blobs() -> tuple[Tensor, Tensor]:
-    """Five classes that a linear map nearly separates."""
-    centres, y = 1.5 * torch.randn(5, 10), torch.randint(5, (800,))
+def blobs(classes: int = 5) -> tuple[Tensor, Tensor]:
+    """Classes that a linear map nearly separates."""
+    centres, y = 1.5 * torch.randn(classes, 10), torch.randint(classes, (800,))
     return centres[y] + torch.randn(800, 10), y
 
 

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import faults as known
+import plants
 import torch
-from faults import FLOW, Fault
+from faults import FLOW, Fault, Group
 from recipes import Program, Residual, digits, draw, mlp, of_digits
 from torch import Tensor, nn
 from torch.nn import functional
@@ -295,10 +295,8 @@ def least_squares_gan(seed: int) -> Program:
 
     def play(program: Program, x: Tensor, y: Tensor) -> Tensor:
         made = other(torch.randn(len(x), 4))
-        program.optimizer.zero_grad()
         loss = program.loss(model(x), y) + program.loss(model(made.detach()), 0 * y)
-        loss.backward()
-        program.optimizer.step()
+        program.descend(loss)
         second.zero_grad()
         program.loss(model(made), y).backward()
         second.step()
@@ -331,10 +329,7 @@ def actor_critic(seed: int) -> Program:
         reward = (action == (x @ teacher).argmax(1)).float()
         ahead = reward - value[:, 0]
         loss = -(chosen.log_prob(action) * ahead.detach()).mean() + 0.5 * ahead.square().mean()
-        program.optimizer.zero_grad()
-        loss.backward()
-        program.optimizer.step()
-        return loss
+        return program.descend(loss)
 
     program.own_step = act
     return program
@@ -500,108 +495,77 @@ HEALTHY: dict[str, Callable[[int], Program]] = {
 # ── faults in other places ──────────────────────────────────────────────────────────────────────────
 
 
-def zero_head_and_gate(program: Program) -> None:
-    """Every branch of a residual network is multiplied by a constant zero."""
-    for module in program.model.modules():
-        if isinstance(module, Residual):
-            module.body.register_forward_hook(lambda module, given, out: 0.0 * out)
-
-
-def tanh_on_targets_beyond(program: Program) -> None:
-    program.model = nn.Sequential(program.model, nn.Tanh())
-    program.batches = [(x, 3 * y) for x, y in program.batches]
-
-
-def shift_pairs(program: Program) -> None:
-    """Inputs of one batch with the targets of the next."""
-    targets = [y for _, y in program.batches]
-    program.batches = [(x, y) for (x, _), y in zip(program.batches, [*targets[1:], targets[0]], strict=True)]
-
-
-def unscaled_features(program: Program) -> None:
-    """One feature in millionths, another in thousands."""
-    program.batches = [(torch.cat([1e4 * x[:, :1], x[:, 1:]], 1), y) for x, y in program.batches]
-
-
-def leak_target(program: Program) -> None:
-    program.batches = [(torch.cat([x[:, :-1], y[:, None].float()], 1), y) for x, y in program.batches]
-
-
 FAULTS: dict[str, Fault] = {
     "rate_times_300": Fault(
-        known.rate(300.0),
+        plants.rate(300.0),
         ("lr_too_high",),
         (*FLOW, "masked_growth", "attention_collapse"),
         ("mixer", "deep_residual", "seq_to_seq", "depthwise"),
     ),
     "rate_over_3000": Fault(
-        known.rate(1 / 3000),
+        plants.rate(1 / 3000),
         ("lr_too_low",),
         ("too_few_steps", "not_learning"),
         ("one_cycle", "bag_of_words", "twins", "lion_like"),
     ),
-    "forgotten": Fault(known.forget_layers, ("not_in_optimiser",), ("not_learning",), ("mixer", "dilated", "experts")),
+    "forgotten": Fault(plants.forget_layers, ("not_in_optimiser",), ("not_learning",), ("mixer", "dilated", "experts")),
     "frozen": Fault(
-        known.freeze_layers,
+        plants.freeze_layers,
         ("frozen_parameters",),
         ("not_in_optimiser", "not_learning"),
         ("deep_residual", "seq_to_seq"),
     ),
-    "not_cleared": Fault(known.never_clear, ("stale_gradients",), ("lr_too_high", *FLOW), ("dilated", "quantile")),
+    "not_cleared": Fault(plants.never_clear, ("stale_gradients",), ("lr_too_high", *FLOW), ("dilated", "quantile")),
     "softmax_twice": Fault(
-        known.softmax_in_loop, ("wrong_output_activation",), ("wrong_loss", *FLOW), ("depthwise", "wide_gelu_adamw")
+        plants.softmax_in_loop, ("wrong_output_activation",), ("wrong_loss", *FLOW), ("depthwise", "wide_gelu_adamw")
     ),
     "weights_times_20": Fault(
-        known.weights_times(20.0), ("bad_init",), (*FLOW, "lr_too_low", "lr_too_high"), ("wide_gelu_adamw", "dilated")
+        plants.weights_times(20.0), ("bad_init",), (*FLOW, "lr_too_low", "lr_too_high"), ("wide_gelu_adamw", "dilated")
     ),
     "one_large_feature": Fault(
-        unscaled_features, ("unnormalised_input",), ("lr_too_high", *FLOW), ("quantile", "poisson")
+        plants.first_column_times(1e4), ("unnormalised_input",), ("lr_too_high", *FLOW), ("quantile", "poisson")
     ),
     "targets_times_500": Fault(
-        known.targets_times(500.0),
+        plants.targets_times(500.0),
         ("unnormalised_target",),
         ("lr_too_low", "too_few_steps", "exploding_gradient", "not_learning"),
         ("factorised",),
     ),
-    "pairs_shifted": Fault(shift_pairs, ("wrong_labels",), ("not_learning",), ("wide_gelu_adamw", "dilated", "twins")),
-    "labels_at_random": Fault(
-        known.draw_labels_anew, ("wrong_labels",), ("not_learning",), ("smoothed_labels", "experts")
+    "pairs_shifted": Fault(
+        plants.shift_pairs, ("wrong_labels",), ("not_learning",), ("wide_gelu_adamw", "dilated", "twins")
     ),
-    "broadcast": Fault(known.broadcast_targets, ("wrong_label_shape",), ("not_learning",), ("siren", "set_attention")),
-    "sorted": Fault(known.sort_by_class, ("data_order",), ("lr_too_high", *FLOW), ("wide_gelu_adamw",)),
-    "eval_mode": Fault(known.eval_mode, ("wrong_mode",), ("lr_too_high", *FLOW), ("one_cycle", "depthwise")),
+    "labels_at_random": Fault(
+        plants.draw_labels_anew, ("wrong_labels",), ("not_learning",), ("smoothed_labels", "experts")
+    ),
+    "broadcast": Fault(plants.broadcast_targets, ("wrong_label_shape",), ("not_learning",), ("siren", "set_attention")),
+    "sorted": Fault(
+        plants.sort_by_class, ("data_order",), ("lr_too_high", *FLOW), ("wide_gelu_adamw",), same_loss=False
+    ),
+    "eval_mode": Fault(plants.eval_mode, ("wrong_mode",), ("lr_too_high", *FLOW), ("one_cycle", "depthwise")),
     "detached_trunk": Fault(
-        lambda program: program.model.trunk.register_forward_hook(lambda module, given, out: out.detach()),
+        plants.cut_after("trunk"),
         ("detached_graph",),
         ("not_learning",),
         ("twins",),
     ),
-    "idle_branches": Fault(zero_head_and_gate, ("idle_branch",), ("vanishing_gradient",), ("deep_residual",)),
+    "idle_branches": Fault(plants.close_branches, ("idle_branch",), ("vanishing_gradient",), ("deep_residual",)),
     "tanh_output": Fault(
-        known.renew_optimiser(tanh_on_targets_beyond),
+        plants.tanh_beyond(3.0),
         ("wrong_output_activation",),
         ("unnormalised_target", "wrong_loss", *FLOW),
         ("set_attention",),
     ),
-    "sign": Fault(known.wrong_sign, ("wrong_loss",), ("lr_too_high", *FLOW), ("wide_gelu_adamw", "seq_to_seq")),
-    "ten_steps": Fault(known.few_steps, ("too_few_steps",), ("lr_too_low", "not_learning"), ("mixer", "seq_to_seq")),
-    "early_schedule": Fault(
-        known.schedule_per_batch, ("lr_too_low",), ("too_few_steps", "not_learning"), ("dilated", "deep_residual")
+    "sign": Fault(
+        plants.wrong_sign, ("wrong_loss",), ("lr_too_high", *FLOW), ("wide_gelu_adamw", "seq_to_seq"), same_loss=False
     ),
-    "leak": Fault(leak_target, ("target_leakage",), (), ("wide_gelu_adamw",)),
+    "ten_steps": Fault(
+        plants.few_steps(12), ("too_few_steps",), ("lr_too_low", "not_learning"), ("mixer", "seq_to_seq")
+    ),
+    "early_schedule": Fault(
+        plants.schedule_per_batch, ("lr_too_low",), ("too_few_steps", "not_learning"), ("dilated", "deep_residual")
+    ),
+    "leak": Fault(plants.target_as_feature, ("target_leakage",), (), ("wide_gelu_adamw",), same_loss=False),
 }
 
 
-def build(recipe: str, fault: str | None, seed: int) -> Program:
-    """A program with a fault, or its mended twin without one."""
-    torch.manual_seed(seed)
-    program = HEALTHY[recipe](seed)
-    if fault is not None:
-        FAULTS[fault].plant(program)
-    return program
-
-
-def cases() -> list[tuple[str, str | None]]:
-    """All programs: recipes alone, and with a fault each."""
-    faulty = [(recipe, name) for name, fault in FAULTS.items() for recipe in fault.recipes]
-    return [*((recipe, None) for recipe in HEALTHY), *faulty]
+GROUP = Group(HEALTHY, FAULTS)

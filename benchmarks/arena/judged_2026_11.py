@@ -7,29 +7,17 @@ likelihoods, rankings.  A fault is kept only if the loss of its twin shows that 
 # mypy: disable-error-code="attr-defined, operator, misc, index"
 
 import copy
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-import faults as known
+import plants
 import torch
-from faults import FLOW, Fault
-from recipes import Program, chain_of_tokens, draw, of_tokens
+from faults import FLOW, Fault, Group
+from recipes import Program, Reader, chain_of_tokens, draw, of_tokens, rng, table
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from torch import Tensor, nn
 from torch.nn import functional
-
-
-def rng(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-@functools.cache
-def table(load: Callable[[], Any], scaled: bool = True) -> tuple[Tensor, Tensor]:
-    data = load()
-    x, y = torch.tensor(data.data, dtype=torch.float32), torch.tensor(data.target)
-    return ((x - x.mean(0)) / x.std(0) if scaled else x), y
 
 
 def clipped(program: Program) -> None:
@@ -485,16 +473,6 @@ def forecast(seed: int) -> Program:
     return Program(model, optimiser, nn.MSELoss(), draw(x[:, :-1], x[:, -1:], 250, 64, seed))
 
 
-class Reader(nn.Module):
-    def __init__(self, cell: nn.RNNBase, outputs: int) -> None:
-        super().__init__()
-        self.cell, self.head = cell, nn.Linear(cell.hidden_size, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out, _ = self.cell(x)
-        return self.head(out[:, -1])
-
-
 def first_or_second(seed: int) -> Program:
     """Which half of a sequence is larger, by an LSTM of two layers."""
     r = rng(53)
@@ -543,17 +521,12 @@ def char_stream(seed: int) -> Program:
     )  # fmt: skip
 
     def carry(program: Program, x: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
-        if program.clears:
-            program.optimizer.zero_grad()
         out = model(x[0], program.extra.get("state", x[1]))
         program.extra["state"] = out[1].detach()
         loss = program.loss(out, y)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        program.optimizer.step()
-        return loss
+        return program.descend(loss)
 
-    program.own_step = carry
+    program.own_step, program.after_backward = carry, clipped
     return program
 
 
@@ -694,10 +667,7 @@ def physics(seed: int) -> Program:
         (first,) = torch.autograd.grad(u.sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), x, create_graph=True)
         loss = (second + u).square().mean() + u[0].square().sum() + (first[0] - 1).square().sum()
-        program.optimizer.zero_grad()
-        loss.backward()
-        program.optimizer.step()
-        return loss
+        return program.descend(loss)
 
     program.own_step = residual
     return program
@@ -749,13 +719,10 @@ def half_precision(seed: int) -> Program:
     program = Program(model, torch.optim.AdamW(groups), nn.CrossEntropyLoss(), draw(x, y, 200, 64, seed))
 
     def cast(program: Program, x: Tensor, y: Tensor) -> Tensor:
-        program.optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16):
             out = program.model(x)
         loss = program.loss(out.float(), y)
-        loss.backward()
-        program.optimizer.step()
-        return loss
+        return program.descend(loss)
 
     program.own_step = cast
     return program
@@ -779,9 +746,7 @@ def clipped_policy(seed: int) -> Program:
         ahead = reward - reward.mean()
         loss = -torch.minimum(ratio * ahead, ratio.clamp(0.8, 1.2) * ahead).mean() - 0.01 * new.entropy().mean()
         program.extra["old"] = copy.deepcopy(model)
-        program.optimizer.zero_grad()
-        loss.backward()
-        program.optimizer.step()
+        program.descend(loss)
         program.extra["reward"] = float(reward.mean())
         return loss
 
@@ -805,9 +770,7 @@ def critic(seed: int) -> Program:
         between = (share * x + (1 - share) * made.detach()).requires_grad_()
         (slope,) = torch.autograd.grad(model(between).sum(), between, create_graph=True)
         loss = model(made.detach()).mean() - model(x).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()
-        program.optimizer.zero_grad()
-        loss.backward()
-        program.optimizer.step()
+        program.descend(loss)
         second.zero_grad()
         (-model(made).mean()).backward()
         second.step()
@@ -832,262 +795,115 @@ HEALTHY: dict[str, Callable[[int], Program]] = {
 # ── faults ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def raw_features(load: Callable[[], Any]) -> Callable[[Program], None]:
-    """The table as it is in the file: columns of hundreds beside columns of hundredths."""
-
-    def plant(program: Program) -> None:
-        x, y = table(load, scaled=False)
-        old = program.batches[0][1]
-        y = y[:, None].float() if old.dim() == 2 else y
-        program.batches = draw(x, y, len(program.batches), len(old), 0)
-
-    return plant
-
-
-def late_layer(program: Program) -> None:
-    """The first layers are replaced after the optimiser was made."""
-    program.model[0] = nn.Conv2d(1, 12, 3, 2, 1)
-    program.model[2] = copy.deepcopy(program.model[3])
-    program.model[5] = nn.Linear(12 * 64, 3)
-
-
-def freeze(*names: str) -> Callable[[Program], None]:
-    def plant(program: Program) -> None:
-        for name in names:
-            program.model.get_submodule(name).requires_grad_(False)
-
-    return plant
-
-
-def forgets_train(program: Program) -> None:
-    program.model.eval()
-    program.extra["forgets"] = True
-
-
-def softmax_output(program: Program) -> None:
-    program.model = nn.Sequential(program.model, nn.Softmax(-1))
-
-
-def logits_loss(program: Program) -> None:
-    program.loss = nn.BCEWithLogitsLoss()
-
-
-def raw_scores(program: Program) -> None:
-    program.model = program.model[:-1]
-
-
-def flat_targets(program: Program) -> None:
-    program.batches = [(x, y[:, 0]) for x, y in program.batches]
-
-
-def shuffled(program: Program) -> None:
-    r = rng(5)
-    program.batches = [(x, y[torch.randperm(len(y), generator=r)]) for x, y in program.batches]
-
-
-def random_tokens(program: Program) -> None:
-    r = rng(6)
-    program.batches = [(x, torch.randint(int(y.max()) + 1, y.shape, generator=r)) for x, y in program.batches]
-
-
-def far_targets(program: Program) -> None:
-    program.batches = [(x, 2000 * y + 5000) for x, y in program.batches]
-
-
-def normal_weights(spread: float) -> Callable[[Program], None]:
-    def plant(program: Program) -> None:
-        for parameter in program.model.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=spread)
-
-    return plant
-
-
-def zero_weights(program: Program) -> None:
-    for parameter in program.model.parameters():
-        nn.init.zeros_(parameter)
-
-
-def time_first(program: Program) -> None:
-    program.model.cell.batch_first = False
-
-
-def cut_after(name: str) -> Callable[[Program], None]:
-    def plant(program: Program) -> None:
-        def cut(module: nn.Module, given: Any, out: Any) -> Any:
-            return tuple(one.detach() for one in out) if isinstance(out, tuple) else out.detach()
-
-        program.model.get_submodule(name).register_forward_hook(cut)
-
-    return plant
-
-
-def other_sign(program: Program) -> None:
-    before = program.loss
-    program.loss = lambda out, y: -before(out, y)
-
-
-def clip_small(program: Program) -> None:
-    program.after_backward = lambda program: nn.utils.clip_grad_norm_(program.model.parameters(), 1e-4)  # type: ignore[assignment]
-
-
-def eight_steps(program: Program) -> None:
-    program.batches = program.batches[:8]
-
-
-def no_bends(program: Program) -> None:
-    known.drop_activations(program)
-
-
-def zero_division(program: Program) -> None:
-    """A constant column is divided by its spread."""
-    made = []
-    for x, y in program.batches:
-        x = torch.cat([x[:, :-1], torch.ones(len(x), 1)], 1)
-        made.append(((x - x.mean(0)) / x.std(0), y))
-    program.batches = made
-
-
-def root_in_loss(program: Program) -> None:
-    """The slope of a square root at zero is infinite."""
-    program.loss = lambda out, y: ((out - y).square() * (y > 0)).sum(1).sqrt().mean()
-
-
-def batch_axis(program: Program) -> None:
-    program.loss = lambda out, y: functional.nll_loss(out.log_softmax(0), y)
-
-
-def bounded(module: nn.Module) -> Callable[[Program], None]:
-    def plant(program: Program) -> None:
-        program.model = nn.Sequential(program.model, module)
-
-    return plant
-
-
-def many_sigmoids(program: Program) -> None:
-    inner = [part for _ in range(12) for part in (nn.Linear(32, 32), nn.Sigmoid())]
-    program.model = nn.Sequential(nn.Linear(13, 32), nn.Sigmoid(), *inner, nn.Linear(32, 3))
-
-
-def growing_state(program: Program) -> None:
-    cell = nn.RNN(1, 32, nonlinearity="relu", batch_first=True)
-    with torch.no_grad():
-        cell.weight_hh_l0.mul_(8.0)
-    program.model = Reader(cell, 1)
-    program.after_backward = lambda program: None
-
-
-def label_in_features(program: Program) -> None:
-    program.batches = [(torch.cat([y[:, None].float(), x[:, 1:]], 1), y) for x, y in program.batches]
-
-
-def ends_early(program: Program) -> None:
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(program.optimizer, 6)
-
-    def after(program: Program) -> None:
-        if schedule.last_epoch < 6:
-            schedule.step()
-
-    program.after_step = after
-
-
-def always_dropped(program: Program) -> None:
-    for module in program.model.modules():
-        if isinstance(module, nn.AlphaDropout):
-            module.p = 0.95
-
-
 PACE = ("lr_too_low", "too_few_steps", "not_learning")
 FAULTS: dict[str, Fault] = {
     "rate_times_100": Fault(
-        known.rate(100.0),
+        plants.rate(100.0),
         ("lr_too_high",),
         (*FLOW, "masked_growth", "attention_collapse", "rank_collapse"),
         ("small_llama", "graph_attention", "deep_sets"),
     ),
     "rate_over_1000": Fault(
-        known.rate(1e-3), ("lr_too_low",), ("too_few_steps", "not_learning"), ("point_net", "forecast", "translate")
+        plants.rate(1e-3), ("lr_too_low",), ("too_few_steps", "not_learning"), ("point_net", "forecast", "translate")
     ),
-    "layers_replaced_late": Fault(late_layer, ("not_in_optimiser",), ("not_learning",), ("squeeze_excite",)),
-    "encoder_frozen": Fault(freeze("layers"), ("frozen_parameters",), ("not_learning",), ("forecast",)),
+    "layers_replaced_late": Fault(plants.late_layer, ("not_in_optimiser",), ("not_learning",), ("squeeze_excite",)),
+    "encoder_frozen": Fault(plants.freeze("layers"), ("frozen_parameters",), ("not_learning",), ("forecast",)),
     "never_cleared": Fault(
-        known.never_clear, ("stale_gradients",), ("lr_too_high", *FLOW), ("char_stream", "forecast", "point_net")
+        plants.never_clear, ("stale_gradients",), ("lr_too_high", *FLOW), ("char_stream", "forecast", "point_net")
     ),
-    "eval_after_validation": Fault(forgets_train, ("wrong_mode",), ("lr_too_high", *FLOW), ("dense_net",)),
+    "eval_after_validation": Fault(plants.forgets_train, ("wrong_mode",), ("lr_too_high", *FLOW), ("dense_net",)),
     "softmax_in_model": Fault(
-        softmax_output, ("wrong_output_activation",), ("wrong_loss", "lr_too_low", *FLOW), ("point_net", "dense_net")
+        plants.end_in(nn.Softmax(-1)),
+        ("wrong_output_activation",),
+        ("wrong_loss", "lr_too_low", *FLOW),
+        ("point_net", "dense_net"),
     ),
     "sigmoid_twice": Fault(
-        logits_loss, ("wrong_output_activation",), ("wrong_loss", "lr_too_low", *FLOW), ("cancer_wide_deep",)
+        plants.other_loss(nn.BCEWithLogitsLoss()),
+        ("wrong_output_activation",),
+        ("wrong_loss", "lr_too_low", *FLOW),
+        ("cancer_wide_deep",),
     ),
     "scores_for_log_probabilities": Fault(
-        raw_scores, ("wrong_loss",), ("wrong_output_activation", "lr_too_high", *FLOW), ("iris_log_softmax",)
+        plants.raw_scores,
+        ("wrong_loss",),
+        ("wrong_output_activation", "lr_too_high", *FLOW),
+        ("iris_log_softmax",),
+        same_loss=False,
     ),
     "flat_targets": Fault(
-        flat_targets, ("wrong_label_shape",), ("not_learning",), ("robust_regression", "sum_rnn", "deep_sets")
+        plants.flat_targets, ("wrong_label_shape",), ("not_learning",), ("robust_regression", "sum_rnn", "deep_sets")
     ),
     "shuffled": Fault(
-        shuffled, ("wrong_labels",), ("not_learning",), ("wine_selu", "point_net", "first_or_second", "deep_sets")
+        plants.shuffle_labels,
+        ("wrong_labels",),
+        ("not_learning",),
+        ("wine_selu", "point_net", "first_or_second", "deep_sets"),
     ),
-    "random_tokens": Fault(random_tokens, ("wrong_labels",), ("not_learning",), ("small_llama",)),
-    "sorted": Fault(known.sort_by_class, ("data_order",), ("lr_too_high", *FLOW), ("point_net",)),
-    "raw_wine": Fault(raw_features(load_wine), ("unnormalised_input",), ("lr_too_high", *FLOW), ("averaged_copy",)),
+    "random_tokens": Fault(plants.draw_labels_anew, ("wrong_labels",), ("not_learning",), ("small_llama",)),
+    "sorted": Fault(plants.sort_by_class, ("data_order",), ("lr_too_high", *FLOW), ("point_net",), same_loss=False),
+    "raw_wine": Fault(
+        plants.raw_features(load_wine), ("unnormalised_input",), ("lr_too_high", *FLOW), ("averaged_copy",)
+    ),
     "raw_cells": Fault(
-        raw_features(load_breast_cancer), ("unnormalised_input",), ("lr_too_high", *FLOW), ("cancer_wide_deep",)
+        plants.raw_features(load_breast_cancer), ("unnormalised_input",), ("lr_too_high", *FLOW), ("cancer_wide_deep",)
     ),
     "far_targets": Fault(
-        far_targets,
+        plants.targets_times(2000.0, 5000.0),
         ("unnormalised_target",),
         ("lr_too_low", "too_few_steps", *FLOW),
         ("forecast", "robust_regression", "euler_steps"),
     ),
     "normal_weights": Fault(
-        normal_weights(1.0), ("bad_init",), (*FLOW, "lr_too_high", "lr_too_low"), ("dense_net", "point_net")
+        plants.normal_weights(1.0), ("bad_init",), (*FLOW, "lr_too_high", "lr_too_low"), ("dense_net", "point_net")
     ),
-    "zero_weights": Fault(zero_weights, ("bad_init",), (*FLOW, "idle_branch"), ("wine_selu", "robust_regression")),
-    "time_first": Fault(time_first, ("wrong_axis",), ("not_learning", "wrong_labels"), ("first_or_second", "sum_rnn")),
-    "encoder_cut": Fault(cut_after("encode"), ("detached_graph",), ("not_learning",), ("translate",)),
+    "zero_weights": Fault(
+        plants.zero_weights, ("bad_init",), (*FLOW, "idle_branch"), ("wine_selu", "robust_regression")
+    ),
+    "time_first": Fault(
+        plants.time_first, ("wrong_axis",), ("not_learning", "wrong_labels"), ("first_or_second", "sum_rnn")
+    ),
+    "encoder_cut": Fault(plants.cut_after("encode"), ("detached_graph",), ("not_learning",), ("translate",)),
     "other_sign": Fault(
-        other_sign, ("wrong_loss",), ("lr_too_high", *FLOW), ("fourier_mixing", "graph_attention", "mixture_density")
+        plants.wrong_sign,
+        ("wrong_loss",),
+        ("lr_too_high", *FLOW),
+        ("fourier_mixing", "graph_attention", "mixture_density"),
+        same_loss=False,
     ),
     "decay_of_20": Fault(
-        known.decay(20.0), ("over_regularised",), (*FLOW, "lr_too_high"), ("small_llama", "masked_images")
+        plants.decay(20.0), ("over_regularised",), (*FLOW, "lr_too_high"), ("small_llama", "masked_images")
     ),
-    "schedule_per_batch": Fault(ends_early, ("lr_too_low",), PACE, ("fourier_mixing", "u_net")),
-    "clipped_to_nothing": Fault(clip_small, ("lr_too_low",), PACE, ("squeeze_excite",)),
-    "eight_steps": Fault(eight_steps, ("too_few_steps",), PACE, ("masked_images", "translate")),
-    "no_activations": Fault(known.renew_optimiser(no_bends), ("missing_activation",), FLOW, ("fourier_picture",)),
-    "almost_all_dropped": Fault(always_dropped, ("over_regularised",), FLOW, ("wine_selu",)),
-    "zero_division": Fault(zero_division, ("nan_origin",), ("unnormalised_input", "not_learning"), ("wine_selu",)),
-    "root_of_zero": Fault(root_in_loss, ("nan_origin",), ("wrong_loss", *FLOW), ("forecast",)),
-    "softmax_over_batch": Fault(batch_axis, ("wrong_loss",), ("wrong_output_activation", *FLOW), ("fourier_mixing",)),
+    "schedule_per_batch": Fault(plants.ends_early, ("lr_too_low",), PACE, ("fourier_mixing", "u_net")),
+    "clipped_to_nothing": Fault(plants.clip_to_nothing, ("lr_too_low",), PACE, ("squeeze_excite",)),
+    "eight_steps": Fault(plants.few_steps(8), ("too_few_steps",), PACE, ("masked_images", "translate")),
+    "no_activations": Fault(
+        plants.renew_optimiser(plants.drop_activations), ("missing_activation",), FLOW, ("fourier_picture",)
+    ),
+    "almost_all_dropped": Fault(plants.drop(0.95), ("over_regularised",), FLOW, ("wine_selu",)),
+    "zero_division": Fault(
+        plants.zero_division, ("nan_origin",), ("unnormalised_input", "not_learning"), ("wine_selu",)
+    ),
+    "root_of_zero": Fault(plants.root_in_loss, ("nan_origin",), ("wrong_loss", *FLOW), ("forecast",)),
+    "softmax_over_batch": Fault(
+        plants.softmax_over_batch, ("wrong_loss",), ("wrong_output_activation", *FLOW), ("fourier_mixing",)
+    ),
     "tanh_output": Fault(
-        bounded(nn.Tanh()), ("wrong_output_activation",), ("unnormalised_target", *FLOW), ("robust_regression",)
+        plants.end_in(nn.Tanh()), ("wrong_output_activation",), ("unnormalised_target", *FLOW), ("robust_regression",)
     ),
-    "relu_output": Fault(
-        bounded(nn.ReLU()), ("wrong_output_activation",), (*FLOW,), ("forecast", "euler_steps")
-    ),
+    "relu_output": Fault(plants.end_in(nn.ReLU()), ("wrong_output_activation",), (*FLOW,), ("forecast", "euler_steps")),
     "twelve_sigmoids": Fault(
-        known.renew_optimiser(many_sigmoids), ("vanishing_gradient",), (*FLOW, "bad_init", "lr_too_low"), ("wine_selu",)
+        plants.sigmoid_stack(13, 32, 3, 12), ("vanishing_gradient",), (*FLOW, "bad_init", "lr_too_low"), ("wine_selu",)
     ),
     "growing_state": Fault(
-        known.renew_optimiser(growing_state), ("exploding_gradient",), ("bad_init", "lr_too_high", *FLOW), ("sum_rnn",)
+        plants.renew_optimiser(plants.growing_state),
+        ("exploding_gradient",),
+        ("bad_init", "lr_too_high", *FLOW),
+        ("sum_rnn",),
     ),
-    "label_in_features": Fault(label_in_features, ("target_leakage",), (), ("wine_selu",)),
-    "sixteen_bits": Fault(known.sixteen_bits, ("low_precision",), ("lr_too_low", "not_learning"), ("point_net",)),
-}  # fmt: skip
+    "label_in_features": Fault(plants.target_as_feature, ("target_leakage",), (), ("wine_selu",), same_loss=False),
+    "sixteen_bits": Fault(plants.sixteen_bits, ("low_precision",), ("lr_too_low", "not_learning"), ("point_net",)),
+}
 
 
-def build(recipe: str, fault: str | None, seed: int) -> Program:
-    """A program with a fault, or its repaired twin without one."""
-    torch.manual_seed(seed)
-    program = HEALTHY[recipe](seed)
-    if fault is not None:
-        FAULTS[fault].plant(program)
-    return program
-
-
-def cases() -> list[tuple[str, str | None]]:
-    """All programs: recipes alone, and with a fault each."""
-    faulty = [(recipe, name) for name, fault in FAULTS.items() for recipe in fault.recipes]
-    return [*((recipe, None) for recipe in HEALTHY), *faulty]
+GROUP = Group(HEALTHY, FAULTS)

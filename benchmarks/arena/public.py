@@ -1,64 +1,27 @@
 """Models of public training repositories, on small or generated data, as they are and with faults planted.
 
-Nothing of these repositories is part of this one: `SONDE_REPOSITORIES` names a folder of git directories,
-`owner+name/repo`.  Classes and functions are taken from the file; its command line and downloads are not run.  The
-optimiser, its rate and the loss are those of the repository's script, where that fits the smaller data.
+`public_files.py` reads the definitions.  The optimiser, its rate and the loss are those of the repository's script,
+where that fits the smaller data.
 """
 # mypy: disable-error-code="no-untyped-call, no-any-return, union-attr, arg-type, list-item"
 
-import ast
-import os
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
 
+import public_more
 import torch
-from faults import FAULTS as PLANTED
-from recipes import Program, chain_of_tokens, digits, draw, graph
-from torch import Tensor, nn
+from faults import FAULTS, Group
+from public_files import adam, classes, images, sgd
+from recipes import Program, chain_of_tokens, draw, graph
+from torch import nn
 from torch.nn import functional
-
-REPOSITORIES = Path(os.environ.get("SONDE_REPOSITORIES", "repositories"))
-
-
-def classes(repository: str, path: str, **known: Any) -> Any:
-    """What a file defines: its imports, classes and functions, without the code that runs."""
-    folder = REPOSITORIES / repository.replace("/", "+") / "repo"
-    folder = folder / ".git" if (folder / ".git").is_dir() else folder
-    source = subprocess.run(
-        ["git", f"--git-dir={folder}", "show", f"HEAD:{path}"], capture_output=True, text=True, check=True
-    ).stdout
-    found: dict[str, Any] = {"__name__": path, "torch": torch, "nn": nn, "F": functional, **known}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
-            try:
-                exec(compile(ast.Module([node], []), path, "exec"), found)
-            except ImportError:
-                continue  # of data sets and plots, which are not used
-    return SimpleNamespace(**found)
-
-
-def images(size: int, channels: int = 1) -> tuple[Tensor, Tensor]:
-    x, y = digits()
-    x = functional.interpolate(x.view(-1, 1, 8, 8), size=(size, size), mode="bilinear").expand(-1, channels, -1, -1)
-    return x.contiguous(), y
-
-
-def sgd(model: nn.Module, rate: float, **more: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), rate, **more)
-
-
-def adam(model: nn.Module, rate: float, **more: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), rate, **more)
 
 
 def min_gpt(seed: int) -> Program:
 
     file = classes("karpathy/minGPT", "mingpt/model.py", CN=None)
     config = SimpleNamespace(
-        model_type=None, n_layer=3, n_head=3, n_embd=48, vocab_size=24, block_size=16,
+        model_type=None, n_layer=2, n_head=3, n_embd=48, vocab_size=24, block_size=16,
         embd_pdrop=0.1, resid_pdrop=0.1, attn_pdrop=0.1,
     )  # fmt: skip
     model, x = file.GPT(config), chain_of_tokens()
@@ -67,7 +30,7 @@ def min_gpt(seed: int) -> Program:
         model,
         optimiser,
         lambda out, y: functional.cross_entropy(out[0].view(-1, 24), y.reshape(-1)),
-        draw(x[:, :-1], x[:, 1:], 150, 32, seed),
+        draw(x[:, :-1], x[:, 1:], 120, 16, seed),
     )
     program.after_backward = lambda program: nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)  # type: ignore[assignment]
     return program
@@ -84,7 +47,7 @@ def mnist_example(seed: int) -> Program:
     model = classes("pytorch/examples", "mnist/main.py").Net()
     x, y = images(28)
     optimiser = torch.optim.Adadelta(model.parameters(), 1.0)
-    return Program(model, optimiser, functional.nll_loss, draw(x, y, 60, 32, seed))
+    return Program(model, optimiser, functional.nll_loss, draw(x, y, 60, 16, seed))
 
 
 def word_language_model(seed: int) -> Program:
@@ -129,20 +92,20 @@ def resnet20(seed: int) -> Program:
     model = classes("akamaster/pytorch_resnet_cifar10", "resnet.py").resnet20()
     x, y = images(16, 3)
     optimiser = sgd(model, 0.1, momentum=0.9, weight_decay=1e-4)
-    return Program(model, optimiser, nn.CrossEntropyLoss(), draw(x, y, 110, 16, seed))
+    return Program(model, optimiser, nn.CrossEntropyLoss(), draw(x, y, 110, 8, seed))
 
 
 def mnist_rnn(seed: int) -> Program:
     model = classes("pytorch/examples", "mnist_rnn/main.py").Net()
     x, y = images(28)
-    return Program(model, torch.optim.Adadelta(model.parameters(), 0.5), functional.nll_loss, draw(x, y, 250, 64, seed))
+    return Program(model, torch.optim.Adadelta(model.parameters(), 0.5), functional.nll_loss, draw(x, y, 200, 32, seed))
 
 
 def sine_sequences(seed: int) -> Program:
     model = classes("pytorch/examples", "time_sequence_prediction/train.py").Sequence().double()
     start = torch.rand(200, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) * 6.28
-    x = torch.sin(start + 0.4 * torch.arange(21))
-    return Program(model, adam(model, 1e-2), nn.MSELoss(), draw(x[:, :-1], x[:, 1:], 150, 32, seed))
+    x = torch.sin(start + 0.4 * torch.arange(11))
+    return Program(model, adam(model, 1e-2), nn.MSELoss(), draw(x[:, :-1], x[:, 1:], 110, 16, seed))
 
 
 def super_resolution(seed: int) -> Program:
@@ -168,61 +131,49 @@ def bidirectional(seed: int) -> Program:
     )
     model = file.BiRNN(28, 48, 1, 10)
     x, y = images(28)
-    return Program(model, adam(model, 3e-3), nn.CrossEntropyLoss(), draw(x[:, 0], y, 150, 64, seed))
+    return Program(model, adam(model, 3e-3), nn.CrossEntropyLoss(), draw(x[:, 0], y, 150, 32, seed))
 
 
 def tutorial_cnn(seed: int) -> Program:
     path = "tutorials/02-intermediate/convolutional_neural_network/main.py"
     model = classes("yunjey/pytorch-tutorial", path).ConvNet(10)
     x, y = images(28)
-    return Program(model, adam(model, 1e-3), nn.CrossEntropyLoss(), draw(x, y, 110, 32, seed))
+    return Program(model, adam(model, 1e-3), nn.CrossEntropyLoss(), draw(x, y, 110, 16, seed))
 
 
 _EVERY = ("rate_times_100", "rate_over_1000", "forgotten_layers")
 _CLASSES = ("softmax_in_the_loop", "labels_shuffled", "weights_times_10")
 
-PROGRAMS: dict[str, dict[str, tuple[Callable[[int], Program], tuple[str, ...]]]] = {
-    "public, development": {
-        "min_gpt": (min_gpt, (*_EVERY, "frozen_layers", "weights_times_30")),
-        "le_net": (le_net, (*_EVERY, *_CLASSES, "never_cleared")),
-        "mnist_example": (mnist_example, ("forgotten_layers", "in_eval_mode")),
-        "word_language_model": (word_language_model, ("rate_over_1000", "forgotten_layers")),
-        "vae_example": (vae_example, ("rate_times_100",)),
-        "tcn_adding": (tcn_adding, ("rate_times_100", "targets_broadcast")),
-        "gcn_example": (gcn_example, ("rate_over_1000",)),
-    },
-    "public, judged": {
-        "resnet20": (
-            resnet20,
-            ("rate_over_1000", "forgotten_layers", "frozen_layers", "softmax_in_the_loop", "labels_shuffled"),
-        ),
-        "mnist_rnn": (mnist_rnn, ("rate_over_1000", "forgotten_layers")),
-        "sine_sequences": (sine_sequences, ("rate_over_1000", "targets_times_1000")),
-        "super_resolution": (super_resolution, ("rate_times_100", "rate_over_1000", "frozen_layers")),
-        "pygcn": (pygcn, ("rate_over_1000", "labels_shuffled")),
-        "bidirectional": (bidirectional, ("softmax_in_the_loop", "labels_shuffled", "schedule_per_batch")),
-        "tutorial_cnn": (tutorial_cnn, ("forgotten_layers", "softmax_in_the_loop", "never_cleared", "in_eval_mode")),
-    },
+_DEVELOPMENT = {
+    "min_gpt": (min_gpt, (*_EVERY, "frozen_layers", "weights_times_30")),
+    "le_net": (le_net, (*_EVERY, *_CLASSES, "never_cleared")),
+    "mnist_example": (mnist_example, ("forgotten_layers", "in_eval_mode")),
+    "word_language_model": (word_language_model, ("rate_over_1000", "forgotten_layers")),
+    "vae_example": (vae_example, ("rate_times_100",)),
+    "tcn_adding": (tcn_adding, ("rate_times_100", "targets_broadcast")),
+    "gcn_example": (gcn_example, ("rate_over_1000",)),
+}
+_JUDGED = {
+    "resnet20": (
+        resnet20,
+        ("rate_over_1000", "forgotten_layers", "frozen_layers", "softmax_in_the_loop", "labels_shuffled"),
+    ),
+    "mnist_rnn": (mnist_rnn, ("rate_over_1000", "forgotten_layers")),
+    "sine_sequences": (sine_sequences, ("rate_over_1000", "targets_times_1000")),
+    "super_resolution": (super_resolution, ("rate_times_100", "rate_over_1000", "frozen_layers")),
+    "pygcn": (pygcn, ("rate_over_1000", "labels_shuffled")),
+    "bidirectional": (bidirectional, ("softmax_in_the_loop", "labels_shuffled", "schedule_per_batch")),
+    "tutorial_cnn": (tutorial_cnn, ("forgotten_layers", "softmax_in_the_loop", "never_cleared", "in_eval_mode")),
 }
 
 
-class Group:
+def group(programs: Mapping[str, tuple[Callable[[int], Program], tuple[str, ...]]]) -> Group:
     """One half of the programs, as the scores ask for it."""
+    faulty = [(name, fault) for name, (_, faults) in programs.items() for fault in faults]
+    return Group({name: make for name, (make, _) in programs.items()}, FAULTS, faulty)
 
-    FAULTS = PLANTED
 
-    def __init__(self, name: str) -> None:
-        self._programs = PROGRAMS[name]
-
-    def cases(self) -> list[tuple[str, str | None]]:
-        found: list[tuple[str, str | None]] = []
-        for name, (_, faults) in self._programs.items():
-            found += [(name, None), *((name, fault) for fault in faults)]
-        return found
-
-    def build(self, recipe: str, fault: str | None, seed: int) -> Program:
-        torch.manual_seed(seed)
-        program = self._programs[recipe][0](seed)
-        if fault is not None:
-            PLANTED[fault].plant(program)
-        return program
+GROUPS = {
+    "public, development": group(_DEVELOPMENT | public_more.DEVELOPMENT),
+    "public, judged": group(_JUDGED | public_more.JUDGED),
+}

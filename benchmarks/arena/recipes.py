@@ -40,10 +40,13 @@ class Program:
         """One step of training; its loss."""
         if self.own_step is not None:
             return self.own_step(self, x, y)
+        out = self.model(*x) if isinstance(x, tuple) else self.model(x)
+        return self.descend(self.loss(self.before_loss(out), y))
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """One step down the gradient of a loss, which is returned."""
         if self.clears:
             self.optimizer.zero_grad()
-        out = self.model(*x) if isinstance(x, tuple) else self.model(x)
-        loss = self.loss(self.before_loss(out), y)
         loss.backward()
         self.after_backward(self)
         self.optimizer.step()
@@ -56,6 +59,17 @@ def digits() -> tuple[Tensor, Tensor]:
     known = load_digits()
     x = torch.tensor(known.data, dtype=torch.float32) / 16
     return (x - x.mean()) / x.std(), torch.tensor(known.target)
+
+
+def rng(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@functools.cache
+def table(load: Callable[[], Any], scaled: bool = True) -> tuple[Tensor, Tensor]:
+    data = load()
+    x, y = torch.tensor(data.data, dtype=torch.float32), torch.tensor(data.target)
+    return ((x - x.mean(0)) / x.std(0) if scaled else x), y
 
 
 def draw(x: Any, y: Tensor, steps: int, size: int, seed: int) -> list[tuple[Any, Any]]:
@@ -140,6 +154,16 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.cell(x)[0][:, -1])
         return out
+
+
+class Reader(nn.Module):
+    def __init__(self, cell: nn.RNNBase, outputs: int) -> None:
+        super().__init__()
+        self.cell, self.head = cell, nn.Linear(cell.hidden_size, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, _ = self.cell(x)
+        return self.head(out[:, -1])
 
 
 def sequences(seed: int) -> tuple[Tensor, Tensor]:
@@ -367,10 +391,8 @@ def gan_discriminator(seed: int) -> Program:
 
     def play(program: Program, x: Tensor, y: Tensor) -> Tensor:
         made = other(torch.randn(len(x), 8))
-        program.optimizer.zero_grad()
         loss = program.loss(model(x), y) + program.loss(model(made.detach()), 1 - y)
-        loss.backward()
-        program.optimizer.step()
+        program.descend(loss)
         second.zero_grad()
         program.loss(model(made), y).backward()
         second.step()
@@ -400,11 +422,8 @@ def gan_generator(seed: int) -> Program:
         wrong = functional.binary_cross_entropy_with_logits
         (wrong(judge(real), one) + wrong(judge(made), zero)).backward()
         second.step()
-        program.optimizer.zero_grad()
         loss = program.loss(model(z), None)
-        loss.backward()
-        program.optimizer.step()
-        return loss
+        return program.descend(loss)
 
     program.own_step = play
     return program
@@ -416,12 +435,9 @@ def contrastive(seed: int) -> Program:
     model = mlp(64, 64, 32)
 
     def views(program: Program, x: Tensor, y: Tensor) -> Tensor:
-        program.optimizer.zero_grad()
         a, b = (functional.normalize(model(x + 0.5 * torch.randn_like(x)), dim=-1) for _ in range(2))
         loss = functional.cross_entropy(a @ b.T / 0.2, torch.arange(len(x)))
-        loss.backward()
-        program.optimizer.step()
-        return loss
+        return program.descend(loss)
 
     program = Program(
         model, torch.optim.Adam(model.parameters(), 2e-3), lambda out, y: out.square().mean(), draw(x, y, 200, 64, seed)
@@ -446,9 +462,7 @@ def reinforce(seed: int) -> Program:
         action = chosen.sample()
         reward = (action == (x @ teacher).argmax(1)).float()
         loss = -(chosen.log_prob(action) * (reward - reward.mean())).mean()
-        program.optimizer.zero_grad()
-        loss.backward()
-        program.optimizer.step()
+        program.descend(loss)
         program.extra["reward"] = float(reward.mean())
         return loss
 
@@ -476,9 +490,7 @@ def q_learning(seed: int) -> Program:
         with torch.no_grad():
             target = reward + 0.9 * (following < 7) * slow(after).amax(1)
         loss = functional.smooth_l1_loss(model(now).gather(1, action[:, None])[:, 0], target)
-        program.optimizer.zero_grad()
-        loss.backward()
-        program.optimizer.step()
+        program.descend(loss)
         for own, kept in zip(model.parameters(), slow.parameters(), strict=True):
             kept.data.lerp_(own.data, 0.05)
         return loss

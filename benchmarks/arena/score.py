@@ -3,7 +3,6 @@
 python benchmarks/arena/score.py                      every program, one seed; what is in the JSON is kept
 python benchmarks/arena/score.py --seeds 0 1 2 --again
 python benchmarks/arena/score.py gpt vit-softmax      programs whose names begin so
-python benchmarks/arena/score.py --verify             that each fault harms: the loss of the mended twin is lower
 python benchmarks/arena/score.py --write              the table in docs/diagnose.md alone
 """
 
@@ -25,10 +24,14 @@ import sonde
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+
+from faults import Fault  # noqa: E402
+
 STORE = HERE / "results.json"
 PAGE = HERE.parents[1] / "docs" / "diagnose.md"
 BEGIN, END = "<!-- benchmarks/arena -->", "<!-- end of arena -->"
 Z = 1.96  # of a 95 % interval
+HARM = 0.1  # of what the loss of the repaired twin fell
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
@@ -55,21 +58,38 @@ def train(program: Any, watch: Any = None) -> list[float]:
     return losses
 
 
-def ask(program: Any) -> dict[str, Any]:
+def ask(program: Any, twin: dict[str, Any] | None, *, comparable: bool) -> dict[str, Any]:
+    """What is said of a program.  A fault that does not harm is not asked about: see `harms`."""
     watch = sonde.watch(program.model, program.optimizer, loss=program.loss if program.given_loss else None, runs=None)
-    train(program, watch)
+    losses = train(program, watch)
+    entry: dict[str, Any] = {"losses": [_mean(losses[:3]), _mean(losses[-10:])]}
+    if twin is not None and comparable and not harms(entry["losses"], twin["losses"]):
+        watch.close()
+        return entry | {"harmless": True}
     rows = watch.diagnose()
     begun = time.process_time()
     x, y = program.batches[0]
     with_batch = watch.diagnose(batch=(x, y)) if program.given_loss else rows
     seconds = time.process_time() - begun
     watch.close()
-    return {
+    return entry | {
         "said": [one.name for one in with_batch if one.level != "note"],
         "rows": [one.name for one in rows if one.level != "note"],
         "silent": str(with_batch).startswith("Nothing is wrong"),
+        "rows_silent": str(rows).startswith("Nothing is wrong"),
         "seconds": round(seconds, 2),
     }
+
+
+def _mean(losses: list[float]) -> float | None:
+    mean = sum(losses) / len(losses)
+    return mean if math.isfinite(mean) else None
+
+
+def harms(losses: list[float | None], twin: list[float | None]) -> bool:
+    """Whether a run ends clearly above its repaired twin: by a tenth of what the twin's loss fell."""
+    end, (first, last) = losses[1], twin
+    return end is None or first is None or last is None or end > last + HARM * abs(first - last)
 
 
 def named(recipe: str, fault: str | None) -> str:
@@ -84,17 +104,23 @@ def measure(seeds: list[int], wanted: list[str], groups: dict[str, Any], *, agai
             if wanted and not any(name.startswith(one) for one in wanted):
                 continue
             for seed in seeds:
-                key = f"{group}/{name}/{seed}"
+                key, twin = (f"{group}/{one}/{seed}" for one in (name, named(recipe, None)))
                 if key in known and not again:
                     continue
-                labels = module.FAULTS[fault] if fault else None
-                entry = ask(module.build(recipe, fault, seed))
-                entry |= {"faults": list(labels.faults) if labels else [], "also": list(labels.also) if labels else []}
-                known[key] = entry
+                label = module.faults[fault] if fault else Fault(lambda program: None, (), (), ())
+                program = module.build(recipe, fault, seed)
+                entry = ask(program, known.get(twin) if fault else None, comparable=label.same_loss)
+                known[key] = entry | {"faults": list(label.faults), "also": list(label.also)}
                 STORE.write_text(json.dumps(known, indent=1, sort_keys=True))
-                wrong, silent = "" if is_right(entry) else "WRONG ", " silent" if entry["silent"] else ""
-                said = f"{entry['said']} rows {entry['rows']}{silent} {entry['seconds']} s  {entry['faults']}"
-                print(f"{wrong}{key}: {said}", flush=True)
+                print(f"{key}: {told(known[key])}", flush=True)
+
+
+def told(entry: dict[str, Any]) -> str:
+    """An entry as a line of the log."""
+    if "harmless" in entry:
+        return f"harmless, {entry['losses']}"
+    wrong, silent = "" if is_right(entry) else "WRONG ", " silent" if entry["silent"] else ""
+    return f"{wrong}{entry['said']} rows {entry['rows']}{silent} {entry['seconds']} s  {entry['faults']}"
 
 
 def is_right(entry: dict[str, Any]) -> bool:
@@ -102,23 +128,6 @@ def is_right(entry: dict[str, Any]) -> bool:
     if not entry["faults"]:
         return not entry["said"] and not entry["rows"]
     return bool(entry["said"]) and entry["said"][0] in right and {*entry["faults"]} <= {*entry["said"]} <= right
-
-
-def verify(seeds: list[int], wanted: list[str], groups: dict[str, Any]) -> None:
-    """Print faults that do not harm: their last loss, on the twin's scale, is not clearly higher."""
-    for module in groups.values():
-        for recipe, fault in module.cases():
-            if fault is None or (wanted and not any(named(recipe, fault).startswith(one) for one in wanted)):
-                continue
-            ends = {}
-            for variant in (fault, None):
-                runs = [train(module.build(recipe, variant, seed)) for seed in seeds]
-                ends[variant] = [sum(run[-10:]) / len(run[-10:]) for run in runs]
-            print(
-                named(recipe, fault),
-                {str(key): [round(end, 3) for end in known] for key, known in ends.items()},
-                flush=True,
-            )
 
 
 def read() -> dict[str, Any]:
@@ -135,6 +144,7 @@ def table(known: dict[str, Any]) -> str:
 
 
 def _counts(entries: list[dict[str, Any]]) -> dict[str, str]:
+    entries = [one for one in entries if "harmless" not in one]
     healthy, faulty = ([one for one in entries if bool(one["faults"]) is kind] for kind in (False, True))
 
     def first(key: str) -> int:
@@ -169,24 +179,27 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--group", help="one group only, by the beginning of its name")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--verify", action="store_true")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     import faults
+    import fresh_2026_11
     import held_out
     import judged_2026_11
 
-    groups: dict[str, Any] = {"development": faults, "held-out": held_out, "judged, November 2026": judged_2026_11}
+    groups: dict[str, Any] = {
+        "development": faults.GROUP,
+        "held-out": held_out.GROUP,
+        "judged, November 2026": judged_2026_11.GROUP,
+        "fresh, November 2026": fresh_2026_11.GROUP,
+    }
     if os.environ.get("SONDE_REPOSITORIES"):
         import public
 
-        groups |= {name: public.Group(name) for name in public.PROGRAMS}
+        groups |= public.GROUPS
     groups = {name: module for name, module in groups.items() if name.startswith(given.group or "")}
-    if given.verify:
-        verify(given.seeds, given.names, groups)
-    elif not given.write:
+    if not given.write:
         measure(given.seeds, given.names, groups, again=given.again)
     if STORE.exists() and BEGIN in PAGE.read_text():
         write()

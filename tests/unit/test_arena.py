@@ -10,6 +10,7 @@ from scipy.stats import binomtest
 
 from sonde.analysis.diagnosis import DIAGNOSES
 
+GROUPS = ("faults", "held_out", "judged_2026_11", "fresh_2026_11")
 ARENA = Path(__file__).parents[2] / "benchmarks" / "arena"
 
 
@@ -20,7 +21,7 @@ def arena() -> Any:
     sys.path.remove(str(ARENA))
 
 
-@pytest.mark.parametrize("group", ["faults", "held_out", "judged_2026_11"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: Any, group: str) -> None:
     module = arena(group)
     for fault in module.FAULTS.values():
@@ -30,11 +31,11 @@ def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: An
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")  # a planted fault, which PyTorch warns of
-@pytest.mark.parametrize("group", ["faults", "held_out", "judged_2026_11"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_every_fault_can_take_a_step(arena: Any, group: str) -> None:
     module = arena(group)
     for name, fault in module.FAULTS.items():
-        program = module.build(fault.recipes[0], name, 0)
+        program = module.GROUP.build(fault.recipes[0], name, 0)
         program.step(*program.batches[0])
 
 
@@ -43,3 +44,11 @@ def test_intervals_are_those_of_wilson(arena: Any) -> None:
     for hits, of in ((0, 30), (36, 46), (20, 20)):
         exact = binomtest(hits, of).proportion_ci(method="wilson")
         assert score.wilson(hits, of) == pytest.approx((exact.low, exact.high), abs=1e-4)
+
+
+def test_a_fault_harms_where_its_loss_ends_above_that_of_its_twin(arena: Any) -> None:
+    harms = arena("score").harms
+    assert harms([2.0, 1.5], [2.0, 1.0])
+    assert harms([2.0, None], [2.0, 1.0])
+    assert not harms([2.0, 1.05], [2.0, 1.0])
+    assert not harms([9.0, 0.2], [2.0, 1.0])
