@@ -19,7 +19,7 @@ from sonde.rules import Backprop
 from sonde.store.datasets.archive import data_folder
 from sonde.store.datasets.cifar10 import Absent, find_cifar10
 from sonde.store.files import Place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest
 from sonde.tasks import Cifar10, Data
 from sonde.training.program import Program
 from sonde_bench.arithmetic import Products, forward_flops
@@ -157,7 +157,7 @@ class Jobs:
                 for outcome in run_locally(configs, runs=runs, jobs=jobs, data_root=options.data_root, device="cpu"):
                     if outcome.state != "complete":
                         raise SondeError(f"run {outcome.run} {outcome.state}: {outcome.message}")
-                    trained += RunFolder(runs / outcome.run).manifest().seconds["train"]
+                    trained += read_manifest(runs / outcome.run).seconds["train"]
             spent[jobs].append(trained)
 
         products, steps = Products(fresh(configs[0]), configs[0].batch_size), JOB_IMAGES // configs[0].batch_size

@@ -27,7 +27,7 @@ RECORDED = {
 
 SHORT = 12  # epochs of the runs that ask for it
 CHANGES: dict[str, Mapping[str, Any]] = {
-    "as it is": {},
+    "unchanged": {},
     "no augmentation": {"task.augment": False},
     "no weight decay": {"optimiser.weight_decay": 0.0},
     "constant rate": {"optimiser.schedule": "constant"},
@@ -239,8 +239,8 @@ def explanation(stored: Runs, audited: Audit, rule: str) -> str | None:
     return (
         f"{label_of('rule', RULES[rule]())} ends {number(above)} points above the record. The record's form "
         f"({one.form.words}) costs {number(one.cost.mean)} points after {one.form.epochs} epochs, n = {one.cost.n}. "
-        f"After {ended.form.epochs} epochs it is at {accuracy(reached.mean)}, n = {reached.n} ({late} in its last "
-        f"{LATELY} epochs), and the record after {FULL} at {accuracy(RECORDED[rule])}"
+        f"After {ended.form.epochs} epochs it reaches {accuracy(reached.mean)}, n = {reached.n} ({late} in its last "
+        f"{LATELY} epochs). The record after {FULL} epochs is {accuracy(RECORDED[rule])}"
     )
 
 
@@ -287,7 +287,9 @@ def record_answer(stored: Runs, audited: Audit) -> str:
         if around.reason is None and around.low <= RECORDED[rule] <= around.high:
             within.append(said)
             continue
-        costs = {label: 100 * (_reached(stored, rule, "as it is") - _reached(stored, rule, label)) for label in CHANGES}
+        costs = {
+            label: 100 * (_reached(stored, rule, "unchanged") - _reached(stored, rule, label)) for label in CHANGES
+        }
         trained = [one for one in costs.items() if not math.isnan(one[1])]
         if not trained:
             beyond.append(f"{said}. No change was trained")
@@ -297,13 +299,13 @@ def record_answer(stored: Runs, audited: Audit) -> str:
         cost = (
             f"“{changed}” costs most, {number(most)} points after {SHORT} epochs" if most > 0 else "none costs anything"
         )
-        beyond.append(f"{said}. Of the changes {cost}")
+        beyond.append(f"{said}. Among the changes below, {cost}")
     parts = []
     if by_form:
-        parts.append(f"What the record does in another way explains some of it. {'. '.join(by_form)}.")
+        parts.append(f"Part of the difference comes from the record's form. {'. '.join(by_form)}.")
     if within:
         parts.append(
-            f"Where the 95 % interval of our mean holds the record, seeds may be all of it. {'. '.join(within)}."
+            f"Seeds alone may explain these: the 95 % interval of our mean contains the record. {'. '.join(within)}."
         )
     if beyond:
         answer = (

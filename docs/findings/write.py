@@ -8,6 +8,7 @@ command that stands beside it.
 
 import json
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -57,6 +58,35 @@ SHOWN = {
 }
 """The figures of a page; each is a file called study_figure.png."""
 
+CAPTIONS = {
+    "loss_by_depth": (
+        "Final training loss against the number of layers, relative to predicting zero. The last layer is linear, so "
+        "every network can represent the identity."
+    ),
+    "learning_comparison": "Loss against steps, final loss, and gradient norm at every layer after training.",
+    "gradient_flow": (
+        "Norm of the gradient at every layer, before and after training. Dotted: the theory of wide networks with "
+        "random weights, which predicts the initialisation only."
+    ),
+    "accuracy": "Training accuracy (left) and test accuracy (right) against epochs.",
+    "diagnostics": (
+        "Credit compared with the BP gradient at every layer: cosine, correlation ρ of predicted and true loss "
+        "changes, and change in loss after a step against the credit. Dashed: BP's own gradient as credit (ceiling). "
+        "Dotted: credit by chance (null)."
+    ),
+    "stream_by_terminal_ln": (
+        "Norm of the last state h_L and of the BP gradient at h_2 against epochs, median over samples. Epoch 0 is the "
+        "initialisation."
+    ),
+    "rules_residual_mlp": "Test accuracy of every rule. Dashed line: frozen blocks; dotted line: guessing.",
+    "credit_at_layers": (
+        "Cosine of credit and BP gradient at every state (left), and growth of the state over every block (right), "
+        "after the last epoch. Solid: credit at the block's output; dashed: at its input."
+    ),
+    "controls": "Every setting of the table after the last epoch.",
+}
+"""Figure → what is drawn.  The numbers are in the tables, and in the text file that `sonde figures` writes."""
+
 PIXELS = {
     "0f3afcc8b965e8a7d87a3e3d115be2c36f5c4643bc93012698978ac625e05ee0": (
         "as a JPEG copy of its images (quality 75), not the original pixels"
@@ -88,13 +118,22 @@ def write() -> None:
 
 
 def figures(study: str, stored: Runs) -> str:
-    """The page's figures with their captions, which say on what the runs were trained."""
+    """The page's figures with short captions: what is drawn, the recipe, n, and on what the runs were trained."""
     gathered = found(stored, study)
     shown = []
     for name in SHOWN[study]:
-        caption = render_figure(FIGURES[name], gathered.evidence).caption.strip()
-        shown.append(f"![{FIGURES[name].title}]({study}_{name}.png)\n\n{caption}. {trained_on(gathered.stored.runs)}")
+        recipe, n = recipe_and_n(render_figure(FIGURES[name], gathered.evidence).caption)
+        caption = f"{CAPTIONS[name]} {recipe}. {n}. {trained_on(gathered.stored.runs)}"
+        shown.append(f"![{FIGURES[name].title}]({study}_{name}.png)\n\n*{caption}*")
     return "\n\n".join(shown)
+
+
+def recipe_and_n(caption: str) -> tuple[str, str]:
+    """The recipe and the number of seeds, from a figure's whole caption."""
+    recipe = next(one for one in re.split(r"(?<=\.) (?=[A-Z\d])", caption) if "training samples," in one)
+    found_n = re.search(r"; (n = .*?\))\. ", caption)
+    assert found_n is not None, caption
+    return recipe.removesuffix("."), found_n[1]
 
 
 def pages(stored: Runs) -> dict[str, str]:
@@ -212,8 +251,8 @@ def missing_of(study: str, stored: Runs) -> str:
     first, every = (recipe_of(study, some) for some in (seeds[:1], seeds))
     counts = [sum(config.id in there for config in some) for some in (first, every)]
     return (
-        f"{counts[0]} of the {len(first)} runs with seed {seeds[0]} are stored, and {counts[1]} of {len(every)} with "
-        f"all of its {len(seeds)} seeds."
+        f"Stored are {counts[0]} of the {len(first)} runs with seed {seeds[0]}, and {counts[1]} of the {len(every)} "
+        f"runs with all {len(seeds)} seeds."
     )
 
 
@@ -229,22 +268,24 @@ def not_stored(study: str, stored: Runs) -> str:
 
 
 ABOUT_CONTROLS = {
-    "random_targets": f"The full recipe has 100 epochs; {SHORT} were trained, a recipe of its own.",
-    "penalty": "λ weighs mean ‖f_l(h_l)‖² in the loss of every block, and in the loss under BP.",
+    "random_targets": f"The full recipe has 100 epochs. These runs have {SHORT}, which is another recipe.",
+    "penalty": "λ is the weight of mean ‖f_l(h_l)‖² in the loss of every block (under BP, in the whole loss).",
     "trained_blocks": (
-        "The last k blocks learn, the others keep their initial weights. Embedding, norm and head learn at every k, "
+        "The last k blocks learn; the others keep their initial weights. Embedding, norm and head learn at every k, "
         "the embedding from the rule's own credit."
     ),
-    "depth": f"The full recipe has 100 epochs; {SHORT} were trained, a recipe of its own.",
+    "depth": f"The full recipe has 100 epochs. Its runs here have {SHORT}, which is another recipe.",
     "deep": (
-        "The task is the random hierarchy, the width 32. PC's error descends one block at each step of inference. "
-        "This is quick scale with 16 steps; full scale takes as many steps as there are blocks."
+        "The task is the random hierarchy, the width 32. PC's error moves down one block per step of inference, so "
+        "5 steps reach 5 blocks and 16 steps 16. With 5 steps of rate 0.05 the states move little; PC is backprop in "
+        "the limit of small moves. With 16 steps of rate 0.2 the states move far. This is quick scale; at full scale "
+        "the long inference takes as many steps as there are blocks."
     ),
     "linear_quadratic": (
         "A linear residual network has fixed weights and a squared error to random targets. The gradient at every "
-        "state, the costate, is then a product of known matrices. Only the bridges learn; they read states as they "
-        "are. This is quick scale (d = 16, 4 layers, 1,600 steps); full scale has d = 64, 12 layers and 8,000 "
-        "steps, as the record's toy."
+        "state, the costate, is then a product of known matrices. Only the bridges learn; they read states without "
+        "normalisation. These runs are at quick scale (d = 16, 4 layers, 1,600 steps). Full scale has d = 64, 12 "
+        "layers and 8,000 steps, as the record."
     ),
 }
 
@@ -278,17 +319,17 @@ def cores(runs: Sequence[Run]) -> str:
     sessions = [session for run in runs for session in run.manifest.sessions]
     threads = max(session["environment"]["threads"] for session in sessions)
     together = max(session["together"] for session in sessions)
-    shared = f" for up to {together} runs at once" if together > 1 else " a run"
+    shared = f" for up to {together} runs at once" if together > 1 else " per run"
     return f"{threads} thread{'s' * (threads != 1)}{shared}"
 
 
 def cost(runs: Sequence[Run]) -> str:
     """Hours by the clock and of the processor, and cores, in a sentence."""
     counted, seconds = counted_seconds(runs)
-    of = "" if counted == len(runs) else f" ({counted} of the runs counted it)"
+    of = "" if counted == len(runs) else f" (measured for {counted} of the runs)"
     what = "The run took" if len(runs) == 1 else f"The {len(runs)} runs took"
     return (
-        f"{what} {hours(runs)} by the clock beside other work, {cores(runs)}. Training steps took "
+        f"{what} {hours(runs)} on a busy machine, {cores(runs)}. Training steps took "
         f"{seconds / 3600:.2g} h of processor time{of}."
     )
 
@@ -303,8 +344,8 @@ def at_full_scale(stored: Runs) -> str:
         whole += [name] * (wanted <= there)
     return (
         f"Of the {len(STUDIES)} studies, {len(whole)} ({', '.join(whole) or 'none'}) "
-        f"{'is' if len(whole) == 1 else 'are'} trained as the full scale asks, with every network, seed and epoch: "
-        f"{'; '.join(told)}. The other pages say what they stand on: fewer seeds, epochs or networks."
+        f"{'is' if len(whole) == 1 else 'are'} complete at full scale, with every network, seed and epoch. Stored at "
+        f"full scale: {'; '.join(told)}. The other pages use fewer seeds, epochs or networks, and say which."
     )
 
 
@@ -314,7 +355,7 @@ def made_on(stored: Runs) -> str:
     seeds = sorted({run.config["seed"] for run in runs})
     epochs = sorted({run.config["epochs"] for run in runs})
     counts = sorted(Counter(json.dumps(run.config | {"seed": 0}, sort_keys=True) for run in runs).values())
-    n = f"n = {counts[0]}" if counts[0] == counts[-1] else f"n = {counts[0]} to {counts[-1]}, as the table says"
+    n = f"n = {counts[0]}" if counts[0] == counts[-1] else f"n = {counts[0]} to {counts[-1]}"
     return (
         f"{n} (seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}), "
         f"{' and '.join(map(str, epochs))} epochs; {trained_on(runs)}"
