@@ -25,7 +25,7 @@ from sonde.core.formatting import network
 from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.core.seed_statistics import Summary, summarise, summarise_known
 from sonde.store.files import Place
-from sonde.store.load import load
+from sonde.store.load import RowReader, load
 from sonde.store.run import Run, Runs, with_readings
 
 QUESTIONS = {"D1": ask_scale, "D2": ask_gradient, "D3": ask_credit}
@@ -48,6 +48,7 @@ AUDIT_METRICS = (
 """The metrics that an audit reads."""
 
 _MOST_RULES = 4  # rules that `repr` names
+_RUNS_AT_ONCE = 500  # whose rows are read together
 
 _BESIDES = ("rule", "seed")
 """Keys in which runs of one recipe may differ."""
@@ -229,14 +230,23 @@ class Audit:
 class AuditCache:
     """Caches the answers of the runs of one store, which several audits share."""
 
-    def __init__(self, stored: Runs) -> None:
-        self.stored = stored
+    def __init__(self, stored: Runs, reader: RowReader | None = None) -> None:
+        """With a `reader`, the rows are read a few runs at a time, and only their readings are kept."""
+        self.stored, self.reader = stored, reader
         self.answered: dict[tuple[str, Thresholds], RunAudit] = {}
 
     @cached_property
     def measured(self) -> dict[str, Run]:
         """Run id → the run with its readings."""
-        return with_readings(self.stored.rows, complete(self.stored)[0], AUDIT_METRICS)
+        runs = complete(self.stored)[0]
+        if self.reader is None:
+            return with_readings(self.stored.rows, runs, AUDIT_METRICS)
+        found: dict[str, Run] = {}
+        for first in range(0, len(runs), _RUNS_AT_ONCE):
+            some = runs[first : first + _RUNS_AT_ONCE]
+            rows = self.reader([run.id for run in some], AUDIT_METRICS)
+            found |= with_readings(rows, some, AUDIT_METRICS)
+        return found
 
     def run(self, id: str, thresholds: Thresholds) -> RunAudit:
         """The answers of a run, computed once for each set of thresholds."""

@@ -305,8 +305,9 @@ def _epochs(runs: Sequence[Run], epoch: int | None) -> dict[str, int]:
 def _readings(rows: pl.DataFrame, epochs: Mapping[str, int], *, metric: str, layer: int | None) -> dict[str, Reading]:
     """Run id → its reading at its epoch."""
     of_metric = rows.filter(pl.col("run").is_in(list(epochs)), metric=metric)
-    readings = Readings(_of_layer(of_metric, metric, layer))
-    counts = {(run, epoch): n for run, epoch, n in readings.rows.group_by("run", "epoch").len().iter_rows()}
+    there = _of_layer(of_metric, metric, layer)
+    readings = Readings(there)
+    counts = {(run, epoch): n for run, epoch, n in there.group_by("run", "epoch").len().iter_rows()}
     found = {}
     for run, epoch in epochs.items():
         if (several := counts.get((run, epoch), 0)) > 1:

@@ -326,9 +326,11 @@ def of_findings(found: Mapping[str, Findings], next: str) -> Conclusion:
         rows.append([name, str(len(by_name[name])), said, tasks])
     clear = len(found) - len(wrong)
     none = "" if not clear else f" {clear} have none." if wrong else ""
-    answer = (
-        f"{len(wrong)} of {len(found)} runs have a finding.{none}" if wrong else f"Nothing is wrong in {clear} runs."
-    )
+    sound = sum(findings.learned for findings in found.values())
+    answer = f"{len(wrong)} of {len(found)} runs have a finding.{none}"
+    if not wrong:
+        learn = f"No fault was found in {clear} runs; {sound} of them are known to learn."
+        answer = f"Nothing is wrong in {clear} runs." if sound == clear else learn
     return Conclusion(
         answer=answer,
         columns={"finding": "left", "runs": "right", "how sure": "left", "in": "left"},

@@ -1,8 +1,18 @@
-"""What a figure or a finding may rest on: tidy rows, and one line per run.  Knows no store."""
+"""What a figure or a finding may rest on: tidy rows, and one line per run.
 
-from dataclasses import dataclass, field
+The rows are in memory, or a reader reads those of the metrics that are asked for.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
+
+from sonde.metrics.rows import named
+
+if TYPE_CHECKING:
+    from sonde.store.load import RowReader
+    from sonde.store.readings import Readings
 
 RUNS_SCHEMA = pl.Schema(
     {
@@ -41,15 +51,42 @@ NO_DATA_SET = "data set not recorded"
 class Evidence:
     """Tidy rows (`sonde.metrics.rows.SCHEMA`), the runs they belong to, and where they were read."""
 
-    rows: pl.DataFrame
+    held: "pl.DataFrame | RowReader"
     runs: pl.DataFrame
     source: str
     beside: "Evidence | None" = field(default=None, kw_only=True)  # of the runs that the study trains beside its own
+    from_epoch: int = field(default=0, kw_only=True)  # rows of earlier epochs are left out
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """All rows; they are read where they are not in memory."""
+        return self._kept(self.held if isinstance(self.held, pl.DataFrame) else self.held(self.runs["run"].to_list()))
+
+    def rows_with(self, *metrics: str, **where: int) -> pl.DataFrame:
+        """The rows of these metrics, or those of an epoch or layer; a name that ends in `[` stands for a family."""
+        if isinstance(self.held, pl.DataFrame):
+            return self._kept(self.held.filter(named(metrics), **where))
+        return self._kept(self.held(self.runs["run"].to_list(), metrics, **where))
+
+    def _kept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.filter(pl.col("epoch") >= self.from_epoch) if self.from_epoch else rows
 
     def of(self, **choice: str) -> "Evidence":
         """The runs whose columns equal the choice, and their rows."""
-        runs = self.runs.filter(**choice) if choice else self.runs
-        return Evidence(self.rows.join(runs.select("run"), on="run", how="semi"), runs, self.source)
+        return self.of_runs(self.runs.filter(**choice) if choice else self.runs)
+
+    def of_runs(self, runs: pl.DataFrame) -> "Evidence":
+        """These lines of runs, and their rows."""
+        held = self.held
+        if isinstance(held, pl.DataFrame):
+            held = held.join(runs.select("run"), on="run", how="semi")
+        return replace(self, held=held, runs=runs, beside=None)
+
+    def readings(self) -> "Readings":
+        """To look up single values of many runs."""
+        from sonde.store.readings import Readings
+
+        return Readings(self.held if isinstance(self.held, pl.DataFrame) else self.rows_with)
 
     def rows_of(self, run: str) -> pl.DataFrame:
         """The rows of one run."""
@@ -57,7 +94,7 @@ class Evidence:
 
     def metric(self, name: str) -> pl.DataFrame:
         """Rows of one metric beside the description of their run; undefined values stay NaN."""
-        return self.rows.filter(metric=name).join(self.runs, on="run", how="inner", suffix="_of_run")
+        return self.rows_with(name).join(self.runs, on="run", how="inner", suffix="_of_run")
 
 
 class NoData(Exception):

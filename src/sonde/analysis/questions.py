@@ -40,7 +40,7 @@ _RESOLUTION, _CEILING = "grad_resolution", "rho/bp"
 
 
 class Look(NamedTuple):
-    """A question asked of a run at one epoch."""
+    """The answer to a question at one epoch of a run."""
 
     epoch: int
     value: float  # NaN where undefined
@@ -99,7 +99,7 @@ def ask_scale(run: Run, thresholds: Thresholds) -> AuditAnswer:
     """D1: the growth of ‖h‖ over the block that grows it most, over all blocks, and of ‖h_L‖ since init.
 
     A block without a value leaves the question open unless something else fires it.  A LayerNorm on top hides the
-    growth of ‖h_L‖ from the loss.  Growth up to ‖h_0‖ is none: a signal that had vanished comes back.
+    growth of ‖h_L‖ from the loss.  Growth up to ‖h_0‖ does not count: a vanished signal comes back.
     """
     blocks, states = range(run.depth), range(run.depth + 1)
     at_init = run.across("hidden_norm", 0, states)

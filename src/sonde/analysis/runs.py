@@ -159,14 +159,14 @@ def complete(stored: Runs) -> tuple[list[Run], dict[str, str]]:
 
 
 def refuse_none(runs: Sequence[Run], left_out: Mapping[str, str]) -> None:
-    """There has to be a run that ended."""
+    """Raise where no run ended."""
     if not runs:
         why = "; ".join(f"{run}: {reason}" for run, reason in left_out.items()) or "it is empty"
         raise SondeError(f"the store holds no complete run ({why}): finish one with `sonde run` or `sonde train`")
 
 
 def by_seed(runs: Iterable[Run], label: str) -> dict[int, Run]:
-    """The runs in the order of their seeds.  A seed counts once: two runs of it are refused, and told apart."""
+    """Runs by seed, in order.  Two runs of one seed raise an error that says in what they differ."""
     one_a_seed: dict[int, Run] = {}
     for run in runs:
         twin = one_a_seed.setdefault(run.seed, run)
@@ -193,7 +193,7 @@ def evidence_lines(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def _line(run: Run) -> dict[str, Any]:
-    """Options of plugins may have a known name and any type: those are left out."""
+    """One line of `Evidence.runs`.  A plugin's option of a known name but another type is left out."""
     config, model, rule = run.config, run.config["model"], run.config["rule"]
     reader = "cls" if model["name"] == "vit_mini" else "flat"  # of 0.1.0, which said nothing
     width = run.about["width"]
@@ -230,7 +230,7 @@ _UNCOMMITTED = "uncommitted changes"
 
 
 def made_with(runs: Iterable[Run]) -> dict[str, list[str]]:
-    """Version and commit in words → the runs; a run that several made names them in order."""
+    """Version and commit as text → the runs; a run that several versions trained names them in order."""
     found: dict[str, list[str]] = {}
     for run in runs:
         sessions = dict.fromkeys(_maker(session.get("environment") or {}) for session in run.manifest.sessions)
@@ -239,7 +239,7 @@ def made_with(runs: Iterable[Run]) -> dict[str, list[str]]:
 
 
 def several_versions(made: Mapping[str, list[str]]) -> str | None:
-    """That several versions made the runs, or one that no commit holds; None where there is nothing to say."""
+    """A notice where several versions made the runs, or one with uncommitted changes; else None."""
     if len(made) > 1:
         counted = "; ".join(f"{maker} ({len(runs)} run{'s' * (len(runs) > 1)})" for maker, runs in made.items())
         return f"the runs were not all made with the same code: {counted}"
@@ -314,7 +314,7 @@ def with_columns_of_runs(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame
 
 
 def _column(key: str, values: list[Any]) -> pl.Series:
-    """As numbers, truths or text where all are; else each as `--only` would write it."""
+    """A column of numbers, booleans or text; where types are mixed, each value as `--only` writes it."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and all(abs(value) < _LARGEST for value in values if isinstance(value, int)):
         whole = pl.Int64 if kinds == {int} or key == "seed" else pl.Float64
@@ -359,7 +359,7 @@ def last_metrics(stored: Runs) -> dict[str, dict[str, float]]:
 
 
 def last_value(value: float | None) -> str:
-    """In four digits; a dash where it was never measured."""
+    """A value in four digits; a dash where it was never measured."""
     if value is None:
         return "–"
     return "undefined" if value != value else f"{value:.4g}"

@@ -30,13 +30,10 @@ import typer
 from sonde.cli.audit import audit_command
 from sonde.cli.bench import bench_command
 from sonde.cli.compare import compare_command, recovery_command, reproduce_command
-from sonde.cli.data import data_app
-from sonde.cli.diagnose import check_command, diagnose_command, predict_command
+from sonde.cli.diagnose import check_command, diagnose_command, predict_command, scaling_command
 from sonde.cli.export import export_command
-from sonde.cli.live import live_command, playground_command
-from sonde.cli.names import explain_command, list_command
-from sonde.cli.report import figures_command, report_command
-from sonde.cli.scaling import scaling_command
+from sonde.cli.names import data_app, explain_command, list_command
+from sonde.cli.report import figures_command, live_command, playground_command, report_command
 from sonde.cli.show import show_command
 from sonde.cli.store import recompute_command, remove_command, verify_command
 from sonde.cli.train import run_command, train_command
@@ -56,24 +53,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Train": {"list": list_command, "run": run_command, "train": train_command},
     "Your own model": {
-        "predict": predict_command,
-        "check": check_command,
-        "scaling": scaling_command,
         "diagnose": diagnose_command,
         "explain": explain_command,
+        "check": check_command,
+        "predict": predict_command,
+        "scaling": scaling_command,
     },
+    "Train": {"run": run_command, "train": train_command, "list": list_command},
     "Stored runs": {
         "show": show_command,
         "report": report_command,
         "live": live_command,
-        "figures": figures_command,
-        "audit": audit_command,
         "compare": compare_command,
+        "audit": audit_command,
         "recovery": recovery_command,
-        "reproduce": reproduce_command,
+        "figures": figures_command,
         "export": export_command,
+        "reproduce": reproduce_command,
         "recompute": recompute_command,
         "verify": verify_command,
         "rm": remove_command,
@@ -81,9 +78,16 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "More": {"playground": playground_command, "bench": bench_command},
 }
 """Panel of `sonde --help` → name → function."""
+
+
+def _paragraphs(text: str | None) -> str:
+    """A docstring with one line per paragraph, which a terminal of any width wraps."""
+    return "\n\n".join(" ".join(one.split()) for one in (text or "").split("\n\n"))
+
+
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_command)
+        app.command(_name, rich_help_panel=_panel, help=_paragraphs(_command.__doc__))(_command)
 app.add_typer(data_app, rich_help_panel="More")
 
 
@@ -104,9 +108,11 @@ def sonde(
         bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere on the line.")
     ] = False,
 ) -> None:
-    """See how deep networks learn: the signal going up, the credit coming back, layer by layer.
+    """Measure how deep networks learn: the signal that reaches each layer, and the gradient or credit that returns.
 
-    Start with [bold]sonde run residual[/bold]: four small networks, ten figures, half a minute.
+    Your own loop: add [bold]watch = sonde.watch(model, optimizer)[/bold], train, then run [bold]sonde diagnose[/bold].
+
+    A first study of depth: [bold]sonde run residual[/bold]. It takes about a minute.
     """
 
 

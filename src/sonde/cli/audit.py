@@ -18,35 +18,41 @@ _DEFAULT = Thresholds()
 def audit_command(
     runs: RunsFolder = Path("runs"),
     only: Only = None,
+    details: Details = False,
     growth: Annotated[
-        float, typer.Option(help="D1 fires where ‖h‖ grows by more than this factor over a block.")
+        float, typer.Option(help="D1 fires if ‖h‖ grows by more than this factor over a block.")
     ] = _DEFAULT.growth,
     stream: Annotated[
-        float, typer.Option(help="D1 fires where ‖h_L‖ is more than this factor above its value at init.")
+        float, typer.Option(help="D1 fires if ‖h_L‖ is more than this factor above its value at init.")
     ] = _DEFAULT.stream,
     resolution: Annotated[
-        float, typer.Option(help="D2 fires where the cosine of the gradient with the float64 gradient is below this.")
+        float, typer.Option(help="D2 fires if the cosine of the gradient with the float64 gradient is below this.")
     ] = _DEFAULT.resolution,
     deviations: Annotated[
-        float, typer.Option(help="D3 fires where the credit is fewer s.d. than this above its null.")
+        float, typer.Option(help="D3 fires if the credit is fewer s.d. than this above its null.")
     ] = _DEFAULT.deviations,
     ceiling: Annotated[
-        float, typer.Option(help="D2 fires, and D3 skips the layer, where ρ of BP's own gradient is below this.")
+        float, typer.Option(help="D2 fires, and D3 skips the layer, if ρ of BP's own gradient is below this.")
     ] = _DEFAULT.ceiling,
     confidence: Annotated[
-        float, typer.Option(help="D4 decides where the interval over seeds at this confidence excludes 0.")
+        float, typer.Option(help="D4 decides if the interval over seeds at this confidence excludes 0.")
     ] = _DEFAULT.confidence,
-    details: Details = False,
     json: Json = False,
 ) -> None:
     """Answer four questions about every run: are its numbers reliable, and do its blocks help?
 
-    D1: does the scale of the states hold? D2: does the training precision resolve the BP gradient?
+    D1: does the scale of the states hold?
+
+    D2: does the training precision resolve the BP gradient?
+
     D3: is the credit better than the same rule with other random draws?
+
     D4: do the trained blocks help, hurt, or is it undecided over seeds?
 
-    The conclusion counts the answers; --details prints every number, rule by rule. Runs of one recipe are compared.
-    docs/calibration.md says how often each question fires on healthy runs.
+    The conclusion counts the answers over runs of one recipe. --details prints every number, rule by rule.
+    docs/calibration.md shows how often each question fires on healthy runs.
+
+    Example: [bold]sonde audit --only task=digits --details[/bold]
     """
     from sonde.analysis.audit import audit as ask
     from sonde.analysis.audit import read_for_audit

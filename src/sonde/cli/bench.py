@@ -25,13 +25,15 @@ def bench_command(
     """Time Sonde against bare PyTorch loops, JAX, torch.compile, BioTorch and the limit of the arithmetic.
 
     The variants of a ratio are interleaved in one process, and measured in process time on one thread.
+
+    Example: [bold]sonde bench --quick[/bold]
     """
     find_benchmark()
 
     from sonde.cli.terminal import print_json, print_table, progress_bar
     from sonde.core.errors import pick
     from sonde.store import files
-    from sonde.training.device import one_thread
+    from sonde.training.session import one_thread
     from sonde_bench import BENCHES, Options
     from sonde_bench import table as results
     from sonde_bench.loops import NO_BIOTORCH, has_biotorch

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def compare_command(
-    runs: RunsFolder = Path("runs"),
     factor: Annotated[
         str, typer.Option(metavar="KEY", help="The key that differs: rule, model, model.out_ln, rule.penalty, …")
     ] = "rule",
     metric: Annotated[
         str, typer.Option(metavar="NAME", autocompletion=complete_metric, help="The metric to compare.")
     ] = "test_acc",
+    only: Only = None,
+    runs: RunsFolder = Path("runs"),
     layer: Annotated[int | None, typer.Option(min=0, help="The layer, for a metric of layers.")] = None,
     epoch: Annotated[int | None, typer.Option(min=0, help="The epoch (default: the last).")] = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Subtract this level (default: bp, else the first).")
     ] = None,
-    only: Only = None,
     unmatched: Annotated[
         bool, typer.Option("--unmatched", help="Allow runs that differ in other keys too; the output says so.")
     ] = False,
@@ -40,6 +40,8 @@ def compare_command(
     """Compare runs that differ in one factor: differences paired by seed, with 95 % intervals.
 
     The runs may differ in that factor and the seed. Any other difference is an error that names the keys.
+
+    Example: [bold]sonde compare --factor rule --metric test_acc --only task=digits[/bold]
     """
     from sonde.analysis.comparison import compare
     from sonde.analysis.conclusions import of_comparison
@@ -128,11 +130,13 @@ def recovery_command(
 ) -> None:
     """Measure how much of backprop's advantage over frozen blocks each rule recovers, and what correlates with it.
 
-    The share is (rule − frozen) ÷ (bp − frozen) of the mean test accuracy over seeds after the last epoch. It is 1 for
-    backprop and 0 for frozen blocks; below 0 the rule does harm.
+    The share is (rule − frozen) ÷ (bp − frozen), for the mean test accuracy over seeds after the last epoch. It is 1
+    for backprop and 0 for frozen blocks. Below 0 the rule does harm.
 
     The interval is Fieller's, for a ratio of means. --details adds the rank correlation of each quantity of the audit
     with the share, over the rules of each recipe.
+
+    Example: [bold]sonde run rules[/bold], then [bold]sonde recovery[/bold]
     """
     from sonde.analysis.audit import audit, read_for_audit
     from sonde.analysis.conclusions import of_recovery
@@ -225,8 +229,10 @@ def reproduce_command(
 ) -> None:
     """Compare published numbers with stored runs: reproduced, contradicted, undecided or not run.
 
-    A claim is a published value and the recipe of the runs that answer it. The runs are those of the store that have
-    the recipe, with any seed. docs/findings/reproduce.md describes the file.
+    A claim is a published value and the recipe of the runs that answer it. All stored runs with the recipe are used,
+    with any seed. docs/findings/reproduce.md describes the file.
+
+    Example: [bold]sonde reproduce --runs docs/findings/runs[/bold]
     """
     from sonde.cli.terminal import print_json
     from sonde.store.load import load

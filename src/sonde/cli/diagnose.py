@@ -1,4 +1,4 @@
-"""`sonde predict`, `sonde check` and `sonde diagnose`: a model before training, and what is wrong in a stored run."""
+"""`sonde predict`, `check`, `scaling` and `diagnose`: a model before training, at other sizes, and in a stored run."""
 
 import json as plain_json
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import Details, Json, RunsFolder, complete_run, output_file
+from sonde.cli.options import Details, Json, Quiet, RunsFolder, complete_run, output_file
 from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
@@ -41,9 +41,11 @@ def predict_command(
 ) -> None:
     """Predict a model before training it: the signal and the gradient that reach every module.
 
-    The answer follows from the architecture and from the distribution of each weight. No data is needed, and the range
-    beside a number holds nine draws of the weights in ten. Where signal or gradient vanishes or explodes, the command
-    names the module and one scale of the weights that prevents it. `sonde check` measures one draw.
+    The prediction needs the architecture and the distribution of each weight, but no data. The range beside a number
+    is meant to hold nine of ten draws of the weights. If signal or gradient vanishes or explodes, the command names
+    the module and a scale of the weights that prevents it. `sonde check` measures one draw.
+
+    Example: [bold]sonde predict net.py:make --shape 32,64[/bold]
     """
     from sonde.observe.predict import predict
 
@@ -51,8 +53,10 @@ def predict_command(
     if shape is None and not rest:
         raise SondeError(f"{make} returns no batch: use --shape, for example --shape 64,3,32,32")
     found = predict(model, sizes_of(shape) if shape is not None else rest[0])
-    remedy = found.remedy and {name: getattr(found.remedy, name) for name in ("parameters", "factor", "worst")}
-    known = {"model": found.model, "words": found.words(), "remedy": remedy, "table": found.table.to_dicts()}
+    keys = ("parameters", "factor", "worst")
+    scales = {name: getattr(found, name) for name in ("remedy", "best_scale")}
+    scales = {name: scale and {key: getattr(scale, key) for key in keys} for name, scale in scales.items()}
+    known = {"model": found.model, "words": found.words(), **scales, "table": found.table.to_dicts()}
     _show(found, known, json, out, "predict.png", texts=2)
 
 
@@ -88,8 +92,10 @@ def check_command(
 ) -> None:
     """Check a model before training it: signal and gradient by depth, and what is missing, zero or not finite.
 
-    The model does not change: one batch goes forward and backward through a float64 copy. With a loss, further copies
+    One batch goes forward and backward through a float64 copy; the model does not change. With a loss, further copies
     are trained for fifty steps to find faults.
+
+    Example: [bold]sonde check net.py:make[/bold]
     """
     from sonde.observe.check import check
 
@@ -151,12 +157,123 @@ def function_of(where: str, what: str) -> Callable[[], Any]:
     if not colon or not file.endswith(".py") or not name:
         raise SondeError(f"{what} {where!r}: write FILE.py:FUNCTION, for example train.py:make")
     if not Path(file).is_file():
-        raise SondeError(f"{file} does not exist")
+        raise SondeError(f"{file} does not exist: name the file by its path from this folder")
     from sonde.plugins import import_file
 
     found: Callable[[], Any] = import_file(Path(file), name)
     if not callable(found):
         raise SondeError(f"{where} is a {type(found).__name__}: name a function")
+    return found
+
+
+DEFAULT_SIZES = {"width": (64, 128, 256, 512), "depth": (4, 8, 16, 32)}
+
+
+def scaling_command(
+    make: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="A function of the size: returns the model, alone or with any of optimiser, x, y and loss.",
+            show_default=False,
+        ),
+    ],
+    over: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=64,128,256,512", help="An argument of the function and its sizes; may be repeated."),
+    ],
+    lr: Annotated[
+        str | None,
+        typer.Option(metavar="2^-12..2^-4", help="Train with each of these rates, too: does the best one move?"),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="32,64", help="Shape of a batch, if the function returns none.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="adam or sgd, if the function returns no optimiser.")] = "adam",
+    rate: Annotated[float, typer.Option(help="The rate of that optimiser.")] = 1e-3,
+    seeds: Annotated[int, typer.Option(min=2, help="How many seeds at each size.")] = 6,
+    promise: Annotated[
+        str, typer.Option(help="mup: every part learns equally at every size. standard: signals at the start do.")
+    ] = "mup",
+    runs: RunsFolder = Path("runs"),
+    out: PictureFile = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train a model for ten steps at several sizes, and report what depends on the size.
+
+    Every module and parameter group gets a verdict: stable, grows or vanishes. The verdict compares the measured power
+    of the size with the one that µP requires for this optimiser. If they differ, the command names the initialisation,
+    rate or multiplier to change. Each size and seed is a watched run. An interrupted command resumes.
+
+    Example: [bold]sonde scaling mlp.py:make --over width=32,64,128,256 --shape 32,16[/bold]
+    """
+    from sonde.cli.terminal import print_json, print_table, print_text
+    from sonde.observe.scaling import scaling
+
+    axes = dict(_axis(text) for text in over)
+    if out is not None and len(axes) > 1:
+        raise SondeError("--out takes one picture: call the command once for each --over")
+    found = scaling(
+        function_of(make, "make"),
+        axes,
+        shape=None if shape is None else sizes_of(shape),
+        optimizer=optimizer,
+        lr=rate,
+        rates=rates_of(lr) if lr is not None else (),
+        seeds=seeds,
+        promise=promise,
+        runs=runs,
+        progress=(lambda line: None) if quiet or json else print_notice,
+    )
+    for axis, result in found.items():
+        if out is not None:
+            save_picture(out, "scaling.png", result.figure)
+        if not json:
+            lines = [
+                [
+                    one.group,
+                    one.about,
+                    "–" if one.exponent is None else str(one.exponent),
+                    f"{one.asked:g}",
+                    one.verdict,
+                ]
+                for one in result.verdicts
+            ]
+            columns = {"group": "left", "what": "left", "exponent": "right", "asked": "right", "verdict": "left"}
+            print_table(f"{result.factory} over {axis}", columns, lines)
+            print_text()
+            for line in result.words():
+                print_text(line)
+    if json:
+        print_json({axis: result.as_dict() for axis, result in found.items()})
+    elif out is not None:
+        print_text(f"The picture is {out}", dim=True, wrap=False)
+
+
+def _axis(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.partition("=")
+    if not equals and name in DEFAULT_SIZES:
+        return name, DEFAULT_SIZES[name]
+    try:
+        return name, tuple(int(size) for size in sizes.split(","))
+    except ValueError:
+        raise SondeError(f"--over {text}: write an argument and whole numbers, for example width=64,128,256") from None
+
+
+def rates_of(text: str) -> list[float]:
+    """Parse 2^-12..2^-4 into powers of two, or 1e-3,3e-3 into numbers."""
+    first, dots, last = text.partition("..")
+    try:
+        if dots:
+            low, high = (int(end.removeprefix("2^")) for end in (first, last))
+            found = [2.0**power for power in range(low, high + 1)]
+        else:
+            found = [float(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if len(found) < 3 or min(found) <= 0:
+        raise SondeError(f"--lr {text}: write three rates or more, as 2^-12..2^-4 or 1e-3,3e-3,1e-2")
     return found
 
 
@@ -168,7 +285,7 @@ def diagnose_command(
     runs: RunsFolder = Path("runs"),
     fail_on: Annotated[
         Literal["likely", "certain"] | None,
-        typer.Option("--fail-on", help="Exit with code 1 where a finding is at least this certain."),
+        typer.Option("--fail-on", help="Exit with code 1 if a finding is at least this certain."),
     ] = None,
     sarif: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the findings as SARIF, for code hosts.")
@@ -178,11 +295,13 @@ def diagnose_command(
 ) -> None:
     """Find what is wrong in a run: where, since which step, the numbers that show it, and what to try.
 
-    A watched run is diagnosed from its rows. A run that Sonde trained is diagnosed from its losses, signal and gradient
-    and from the questions of `sonde audit`. --details prints every finding with its numbers; `sonde explain NAME`
-    explains a finding.
+    Without a name, every run of the store is diagnosed. A watched run is diagnosed from its rows. A run that Sonde
+    trained is diagnosed from its losses, signal and gradient, and from the questions of `sonde audit`. `sonde explain
+    NAME` explains a finding.
 
     Some faults need experiments on a copy of the model: call watch.diagnose(batch=(x, y)) in the training script.
+
+    Example: [bold]sonde diagnose first-look --details[/bold]
     """
     from sonde.analysis.conclusions import of_findings
     from sonde.analysis.diagnosis import diagnose_store

@@ -83,7 +83,7 @@ def _prepare(configs: "Sequence[RunConfig]", runs: Place, data_root: Place | Non
     from sonde.config import label_of
     from sonde.store.load import load_manifests
     from sonde.store.schemas import ENDED
-    from sonde.training.device import refuse_too_large, resolve_device
+    from sonde.training.session import refuse_too_large, resolve_device
 
     found = resolve_device(device)
     for config in {repr(config.model): config for config in configs}.values():
@@ -104,13 +104,13 @@ def _stopped() -> typer.Exit:
 
 def _print_outcome(outcome: RunOutcome, runs: Place) -> None:
     """Print how a run ended; for an unexpected failure also the end of its log."""
-    from sonde.store.folder import RunFolder
+    from sonde.store.folder import read_log
 
     log = f" (log: {outcome.log})" if outcome.log else ""
     node = f" on {outcome.node}" if outcome.node else ""
     print_notice(f"run {outcome.run} {outcome.state}{node}: {outcome.message or 'stopped'}{log}")
     if outcome.detail is not None:
-        text = RunFolder(runs / outcome.run).read_log() or outcome.detail
+        text = read_log(runs / outcome.run) or outcome.detail
         for line in text.splitlines()[-LOG_LINES:]:
             print(f"    {line}", file=sys.stderr)
 

@@ -24,19 +24,19 @@ _PAPER = "paper"
 
 
 def export_command(
-    runs: RunsFolder = Path("runs"),
     layout: Annotated[
         str,
         typer.Option(
-            metavar="paper|csv|parquet|runs|tensorboard|wandb|mlflow", help="The format: docs/export.md has each."
+            metavar="paper|csv|parquet|runs|tensorboard|wandb|mlflow", help="The format; docs/export.md describes each."
         ),
     ] = _PAPER,
+    out: OutFolder = Path("export"),
+    runs: RunsFolder = Path("runs"),
+    only: Only = None,
     study: Annotated[
         str | None,
         typer.Option(help="Only this study (default: all studies in the folder).", autocompletion=complete("study")),
     ] = None,
-    only: Only = None,
-    out: OutFolder = Path("export"),
     scale: Annotated[
         Literal["quick", "full"] | None,
         typer.Option(help="The scale of the study, or of all studies in the layout paper (default: quick)."),
@@ -45,16 +45,19 @@ def export_command(
     set: Set = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write stored runs as files that other tools read.
+    r"""Write stored runs as files that other tools read.
 
-    paper: the JSON files of existing plotting scripts, by study. A file sonde.json beside them has what their layout
-    lacks, and `sonde figures --from` draws from them. csv, parquet: two tables, of rows and of runs.
+    csv, parquet: two tables, of rows and of runs.
+
+    tensorboard, wandb (an offline run, to be synced), mlflow (a SQLite database): every run, also watched ones, with
+    its configuration. Each needs its extra: pip install 'sonde\[tensorboard]'.
+
     runs: a store without weights, to share.
 
-    tensorboard, wandb (an offline run, to be synced), mlflow (a SQLite database): every run, watched ones too, with its
-    configuration. Each needs its extra: pip install 'sonde\\[tensorboard]'.
+    paper: the JSON files of existing plotting scripts, by study. A file sonde.json beside them has what their layout
+    lacks, and `sonde figures --from` draws from them.
 
-    [bold]sonde export --layout parquet --only task=digits[/bold]
+    Example: [bold]sonde export --layout parquet --only task=digits[/bold]
     """
     from sonde.core.errors import pick
     from sonde.show.exporters import LAYOUTS
@@ -94,7 +97,7 @@ def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.cli.terminal import plural, progress_bar
     from sonde.show.exporters import LAYOUTS, writer
     from sonde.store import files
-    from sonde.store.publish import marked
+    from sonde.store.listing import marked
 
     write, about = writer(layout), LAYOUTS[layout]
     with (
@@ -153,7 +156,7 @@ def _export_paper(runs: "Place", out: Path, selection: Selection, quiet: bool) -
     from sonde.core.atomic import remove_stale, set_aside
     from sonde.show.paper import json_file
     from sonde.store import files
-    from sonde.store.publish import marked
+    from sonde.store.listing import marked
 
     exported, left_out = _studies_in_layout(runs, selection)
     json_files = {path: file for one in exported for path, file in one.json_files.items()}
@@ -181,7 +184,7 @@ def _studies_in_layout(runs: "Place", selection: Selection) -> tuple[list[_Expor
     from sonde.analysis.evidence import Evidence
     from sonde.core.errors import pick
     from sonde.show.paper import WRITERS
-    from sonde.store.folder import RunFolder
+    from sonde.store.folder import read_trained
     from sonde.studies.settings import UnknownKey
     from sonde.studies.study import NoRuns
 
@@ -190,7 +193,7 @@ def _studies_in_layout(runs: "Place", selection: Selection) -> tuple[list[_Expor
         """Evidence of more runs than memory holds: the rows of a run are read when they are asked for."""
 
         def rows_of(self, run: str) -> "pl.DataFrame":
-            return RunFolder(runs / run).read()[1]
+            return read_trained(runs / run)[1]
 
     exported: list[_ExportedStudy] = []
     empty: list[NoRuns | UnknownKey] = []

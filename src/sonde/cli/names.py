@@ -1,20 +1,22 @@
-"""`sonde list` and `sonde explain`: the names that commands accept, and what a name means.
+"""`sonde list`, `sonde explain` and `sonde data`: names that commands accept, what they mean, and data sets.
 
-Importing everything that has a name takes seconds, so what both commands say is kept in the cache on disk.  Its key
+Importing everything that has a name takes seconds, so what the first two say is kept in the cache on disk.  Its key
 covers the source code of Sonde.
 """
 
 import inspect
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import Json, complete_term
+from sonde.cli.options import DataRoot, Json, Quiet, complete_term
 
 if TYPE_CHECKING:
     from sonde.analysis.explanations import Explanation
+    from sonde.store.datasets import Dataset
 
 _Listed = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
 
@@ -24,7 +26,9 @@ def list_command(
 ) -> None:
     """List the models, rules, tasks, probes, studies and figures that can be named in commands.
 
-    Plugins that are installed with an entry point are listed after the built-in ones.
+    Plugins that are installed with an entry point follow the built-in names.
+
+    Example: [bold]sonde list rules[/bold]
     """
     from sonde.cli.terminal import print_json, print_table, print_text
 
@@ -57,7 +61,7 @@ def _cached(what: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `compute` returns, from the cache on disk where it is there."""
     import json
 
-    from sonde.core.disk_cache import cache_key, read_cached, write_cached
+    from sonde.core.atomic import cache_key, read_cached, write_cached
 
     key = cache_key(what, libraries=())
     if (known := read_cached("names", key)) is None:
@@ -114,7 +118,9 @@ def explain_command(
 ) -> None:
     """Explain a name: what it is, how it is measured, its threshold, what to try, and the papers about it.
 
-    Without a name: list all names, by kind.
+    Names are metrics, rules, models, tasks, diagnoses and words. Without a name, all names are listed by kind.
+
+    Example: [bold]sonde explain vanishing_gradient[/bold]
     """
     from sonde.cli.terminal import print_json, print_text
 
@@ -161,3 +167,83 @@ def _asked(name: str) -> list[tuple[dict[str, Any], str]]:
     from sonde.analysis.explanations import explanations
 
     return [(asdict(text), str(text)) for text in explanations(name, _known())]
+
+
+# ── data sets ───────────────────────────────────────────────────────────────────────────────────────
+data_app = typer.Typer(name="data", help="Download data sets, and print where they are.", no_args_is_help=True)
+
+
+@data_app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="The data set: cifar10.", show_default=False)],
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download a data set from its own site, verify its checksum, and store it where runs find it.
+
+    An interrupted download resumes where it stopped.
+
+    Example: [bold]sonde data fetch cifar10[/bold]
+    """
+    from sonde.cli.terminal import progress_bar
+    from sonde.core.errors import SondeError, pick
+    from sonde.store.datasets import DATASETS
+    from sonde.store.datasets.archive import data_folder, fetch_archive
+
+    dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
+    if not isinstance(root, Path):
+        raise SondeError(f"{root}: a data set is fetched into a folder; name one with --data-root")
+    place = _unpacked(dataset, root)
+    if place is not None:
+        if not quiet:
+            print(f"{place}: already there, nothing to fetch")
+        return
+    with progress_bar(dataset.archive.name, quiet=quiet, of_bytes=True) as on_progress:
+        archive = fetch_archive(dataset.archive, root, on_progress=on_progress)
+    if not quiet:
+        print(f"{archive}: complete, checksum verified")
+    dataset.find(root)  # raises where the data set cannot be used
+
+
+@data_app.command("path")
+def path_command(
+    name: Annotated[str | None, typer.Argument(help="Only this data set.")] = None,
+    data_root: DataRoot = None,
+    json: Json = False,
+) -> None:
+    """Print where each data set is and in which form. The exit code is 2 if one is missing."""
+    from sonde.cli.terminal import print_json
+    from sonde.core.errors import pick
+    from sonde.store.datasets import DATASETS
+    from sonde.store.datasets.archive import data_folder
+    from sonde.store.datasets.cifar10 import FORMS, Absent
+
+    root = data_folder(data_root)
+    chosen = DATASETS if name is None else {name: pick(DATASETS, name, "data set")}
+    found: list[dict[str, Any]] = []
+    absent: Absent | None = None
+    for key, dataset in chosen.items():
+        known: dict[str, Any] = {"name": key, "root": str(root), "form": None, "path": None}
+        try:
+            source = dataset.find(root)
+            known |= {"form": source.form, "path": str(source.place)}
+            if not json:
+                print(f"{key}: {source.place} ({FORMS[source.form]})")
+        except Absent as error:
+            absent = error
+        found.append(known | {"looked_for": [str(place) for place in dataset.looked_for(root)]})
+    if json:
+        print_json(found if name is None else found[0])
+    if absent is not None:
+        raise absent
+
+
+def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
+    """The folder of the official files, if they are unpacked; other forms do not replace the archive."""
+    from sonde.core.errors import SondeError
+
+    try:
+        source = dataset.find(root)
+    except SondeError:
+        return None
+    return source.place if source.form == "pickles" else None

@@ -99,8 +99,8 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         autocompletion=complete_choice,
-        help="Change a key: model.L=10. Several values train one run each: model.L=5,10. Brackets make a list one "
-        "value: [5,10]. probes.names+=rho adds to a list; rule+=mine.py:Mine trains that rule as well.",
+        help="Change a key: model.L=10. Several values make one run each: model.L=5,10. Brackets make a list one "
+        "value: [5,10]. += adds to a list: probes.names+=rho, rule+=mine.py:Mine.",
     ),
 ]
 Only = Annotated[
@@ -109,7 +109,7 @@ Only = Annotated[
         "--only",
         metavar="KEY=VALUE",
         autocompletion=complete_choice,
-        help="Keep the runs with this value: model=res_mlp.",
+        help="Use only runs with this value: model=res_mlp.",
     ),
 ]
 RunsFolder = Annotated[
@@ -135,8 +135,8 @@ DataRoot = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Details = Annotated[bool, typer.Option("--details", help="Print everything behind the conclusion.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time, one process each (default: cores).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Number of runs to train at once (default: number of cores).")]
 EngineName = Annotated[
     Literal["local", "ray"],
     typer.Option(help="Where runs train: processes of this machine, or a Ray cluster (docs/cluster.md)."),

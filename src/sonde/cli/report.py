@@ -1,6 +1,13 @@
-"""`sonde report` and `sonde figures`: one HTML page, or the figures of a study, from stored runs."""
+"""`sonde report`, `sonde figures`, `sonde live` and `sonde playground`: pages and figures.
 
+Pages are one HTML file each, or are served while runs train.
+"""
+
+import atexit
+import os
 import re
+import secrets
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,12 +28,14 @@ from sonde.cli.options import (
     seeds_of,
 )
 from sonde.core.errors import SondeError, print_notice, unicode
+from sonde.store.files import place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sonde.show.figures import Evidence, Layout
     from sonde.show.figures.render import DrawnFigures
+    from sonde.show.live import Server
     from sonde.show.report import Section
 
 
@@ -48,22 +57,29 @@ def report_command(
     """Write one HTML file to read in a browser: findings, audit, interactive charts, figures, runs.
 
     It needs no internet and no other file.
+
+    Example: [bold]sonde report --out report.html[/bold]
     """
     from sonde.cli.terminal import plural, print_text, progress_bar
+    from sonde.show.report import read_for_report
     from sonde.show.report.page import make_report
     from sonde.store import files
-    from sonde.store.load import load
     from sonde.store.run import without_machines
 
     output_file(out, "--out", "report.html")
-    stored = load(runs)
+    stored, reader = read_for_report(runs)
     if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
     source = unicode(str(runs))
     if not with_provenance:
         stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source
-    with progress_bar("drawing figures", quiet=quiet) as on_progress:
-        found, drawn, page = make_report(stored, source=source, title=title, figures=figures, on_progress=on_progress)
+    silent = quiet or not figures
+    with (
+        nullcontext(lambda done, total: None) if silent else progress_bar("drawing figures", quiet=False) as on_progress
+    ):
+        found, drawn, page = make_report(
+            stored, source=source, title=title, figures=figures, on_progress=on_progress, reader=reader
+        )
     files.write(out, page)
     if quiet:
         return
@@ -114,7 +130,10 @@ def figures_command(
     only: Only = None,
     quiet: Quiet = False,
 ) -> None:
-    """Draw a study's figures from stored runs, or from files in the paper layout."""
+    """Draw a study's figures from stored runs, or from files in the paper layout.
+
+    Example: [bold]sonde figures residual --out figures[/bold]
+    """
     from sonde.core.errors import pick
     from sonde.show.figures import figures_of
     from sonde.studies import STUDIES
@@ -169,3 +188,116 @@ def draw_figures(
 def folder_of(label: str) -> str:
     """The name of the folder for the figures of a group of runs; empty where the group has no label."""
     return re.sub(r"[^\w.=,+-]+", "_", label.replace(", ", ","))
+
+
+# ── live page and playground ────────────────────────────────────────────────────────────────────────
+_TOKEN = "SONDE_LIVE_TOKEN"  # an environment variable
+_SHORTEST_TOKEN = 16
+
+
+def local_folder(named: str | Path) -> Path:
+    """Parse `--runs`; a URL is refused before any request."""
+    found = None if re.match(r"(?!file:)[a-z][a-z0-9+]*://", str(named)) else place(named)
+    if not isinstance(found, Path):
+        raise SondeError(
+            f"{named}: live follows folders of this machine; `sonde report --runs {named}` writes the page as it is now"
+        )
+    return found
+
+
+def live_command(
+    runs: Annotated[
+        Path, typer.Option("--runs", metavar="DIR", parser=local_folder, help="The folder of runs.")
+    ] = Path("runs"),
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="The port to serve on; 0 takes a free one.")
+    ] = 0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Deprecated, because other users see it in the list of processes: set SONDE_LIVE_TOKEN instead.",
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser, too.")] = False,
+) -> None:
+    """Serve the report's page while runs train or are watched; the page updates as the store is written.
+
+    Run [bold]sonde live[/bold] in one terminal and [bold]sonde run residual[/bold] in another. Your own loop with
+    [bold]sonde.watch(model, optimizer)[/bold] appears there, too. Each run shows whether it is running, stalled or
+    interrupted. Ctrl-C ends the page, not the runs.
+
+    Only this machine can reach the page, at the printed address. From another machine, run [bold]ssh -L
+    PORT:127.0.0.1:PORT machine[/bold] and open the same address. Nothing is written to the store.
+
+    The environment variable SONDE_LIVE_TOKEN sets the secret part of the address. With the same port and token, open
+    pages reconnect.
+    """
+    if runs.exists() and not runs.is_dir():
+        raise SondeError(f"{runs} is a file: --runs names a folder of runs")
+    if token is not None:
+        print_notice(f"--token is deprecated, because other users see it: set {_TOKEN} instead")
+    token = token or os.environ.get(_TOKEN) or secrets.token_urlsafe(24)
+    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{_SHORTEST_TOKEN},}}", token):
+        raise SondeError(f"{_TOKEN}: give at least {_SHORTEST_TOKEN} letters, digits, dashes or underscores")
+
+    from sonde.show.live import Server
+
+    server = Server(port, token)
+    print(server.url, flush=True)
+    try:
+        _serve(server, runs, open_=open_)
+    except KeyboardInterrupt:
+        print_notice("the live page ended; runs that train or are watched go on")
+        raise typer.Exit(130) from None
+    finally:
+        server.server_close()
+
+
+def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
+    if open_:
+        _open(server.url)
+    waiting = "" if runs.is_dir() else ", which is not there yet"
+    print_notice(f"following {runs}{waiting}; Ctrl-C ends the page, not the runs")
+
+    from threading import Thread
+
+    Thread(target=server.serve_forever, daemon=True).start()
+
+    from sonde.show.live import Feed
+    from sonde.show.live.store_poller import PageState, StorePoller
+
+    feed, state = Feed(), PageState(unicode(str(runs)), "What the runs show so far")
+    server.ready(state.page, feed)
+    StorePoller(runs, feed, state).run()
+
+
+def _open(url: str) -> None:
+    """Open the page through a file that only this user can read, so that the browser's command line has no token."""
+    import tempfile
+    import webbrowser
+
+    number, name = tempfile.mkstemp(prefix="sonde-live-", suffix=".html")
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">')
+    atexit.register(Path(name).unlink, missing_ok=True)
+    webbrowser.open(Path(name).as_uri())
+
+
+def playground_command(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path("playground.html"),
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file in which you build and train networks and see every layer live.
+
+    It opens in a browser by double-click and needs no internet, no server and no other file.
+
+    Example: [bold]sonde playground --out playground.html[/bold]
+    """
+    from sonde.show.playground import render_playground
+    from sonde.store import files
+
+    page = render_playground().encode()
+    files.write(output_file(out, "--out", "playground.html"), page)
+    if not quiet:
+        print(f"{out}: {len(page) / 1e3:.0f} kB; open it in a browser")

@@ -15,7 +15,10 @@ _WATCHED_METRICS = ("loss", "nonfinite")
 
 
 def show_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
-    """List the stored runs: what each is, how far it is, and its last metrics."""
+    """List the stored runs: what each is, how far it is, and its last metrics.
+
+    Example: [bold]sonde show --runs runs[/bold]
+    """
     import polars as pl
 
     from sonde.analysis.runs import OVERVIEW_METRICS

@@ -19,8 +19,10 @@ _MOST_LISTED = 10  # runs that are named before they are removed
 def verify_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
     """Check a whole store: every file against its checksum, every id, every row, and the index.
 
-    Other commands check the files that they read; this one reads all of them, the weights too.
-    Nothing is changed. The exit code is 1 where something is wrong.
+    Other commands check the files that they read. This one reads all files, also the weights, and changes nothing.
+    The exit code is 1 if something is wrong.
+
+    Example: [bold]sonde verify --runs runs[/bold]
     """
     from dataclasses import asdict
 
@@ -79,25 +81,27 @@ def recompute_command(
     It starts from the stored weights and the rule's state and computes one sample at a time in float64. It shares no
     code with the measurement. A quick run takes seconds, a run of a full study minutes.
 
-    The exit code is 1 where a value differs by more than 1e-9 of itself (1e-6 where the network computed in float32)
-    and by more than rounding explains. docs/recompute.md shows how to do it by hand.
+    The exit code is 1 if a value differs by more than 1e-9 of itself (1e-6 if the network computed in float32) and by
+    more than rounding explains. docs/recompute.md shows how to do it by hand.
 
     No code from the store is run. Name a plugin that the run needs; it must be the file that was stored.
+
+    Example: [bold]sonde recompute a1b2c3d4e5 --metric rho[/bold]
     """
     from sonde.analysis.recompute import recompute
-    from sonde.analysis.recompute.stored import read_last_epoch
+    from sonde.analysis.recompute.stored import config_of, read_last_epoch
     from sonde.cli.terminal import print_json, progress_bar
     from sonde.config.stored import name_again
-    from sonde.store.folder import RunFolder
     from sonde.store.listing import find_run
-    from sonde.training.device import one_thread
+    from sonde.store.run import open_run
+    from sonde.training.session import one_thread
 
-    folder = RunFolder(runs / find_run(runs, run))
+    stored = open_run(runs / find_run(runs, run))
     for part, reference in (("task", task), ("rule", rule)):
         if reference is not None:
-            name_again(folder.configuration(), part, reference)
+            name_again(config_of(stored), part, reference)
     with one_thread(), progress_bar("recomputing", quiet=json) as progress:
-        found = recompute(read_last_epoch(folder, data_root), metric or (), progress)
+        found = recompute(read_last_epoch(stored, data_root), metric or (), progress)
     if json:
         print_json(_object(found))
     else:
@@ -186,15 +190,16 @@ def remove_command(
 ) -> None:
     """Remove runs: they move to a folder .trash inside the store, where no command reads them.
 
-    [bold]sonde rm a1b2c3d4e5[/bold], [bold]sonde rm --interrupted[/bold], [bold]sonde rm --where rule=dfa[/bold]
-
     A run that a process trains or watches is refused. To restore a run, move its folder back.
     `sonde rm --empty-trash` deletes for good.
+
+    Examples: [bold]sonde rm a1b2c3d4e5[/bold], [bold]sonde rm --interrupted[/bold],
+    [bold]sonde rm --where rule=dfa[/bold]
     """
     from sonde.cli.terminal import plural
+    from sonde.store.listing import TRASH_FOLDER, move_to_trash, refuse_url, trashed
+    from sonde.store.listing import empty_trash as delete
     from sonde.store.lock import Held
-    from sonde.store.trash import TRASH_FOLDER, move_to_trash, refuse_url, trashed
-    from sonde.store.trash import empty_trash as delete
 
     refuse_url(runs)
     assert isinstance(runs, Path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from sonde.cli import options
-from sonde.core.errors import SondeError, print_notice, unicode
+from sonde.core.errors import SondeError, pick, print_notice, unicode
 
 if TYPE_CHECKING:
     from sonde.analysis.conclusions import Conclusion
@@ -41,11 +41,14 @@ def run_command(
 ) -> None:
     """Train the runs of a study, measure every layer, draw the figures and print the conclusion.
 
-    Without a study, list the studies. Runs that are already in the store are not trained again. An interrupted command
-    resumes where it stopped.
+    Without a study, the studies are listed. Runs that are already in the store are not trained again. An interrupted
+    command resumes where it stopped.
+
+    Example: [bold]sonde run residual --seeds 42,123,456[/bold]
     """
     if study is None:
         _list_studies()
+    pick(dict.fromkeys(options.names_of("study"), study), study, "study")
     silent = quiet or json
     if not silent:
         _announce(study, scale, changed=bool(set), whole=not only)
@@ -211,9 +214,10 @@ def train_command(
 ) -> None:
     """Train a network on a task with a rule, and store it; with several seeds or values, every combination.
 
-    [bold]sonde train --model residual_mlp --task cifar10 --rule dfa --epochs 2 --set rule.penalty=0.01[/bold]
+    Example: [bold]sonde train --set rule=bp,dfa --task digits --seeds 1,2,3[/bold]
 
-    [bold]sonde train --rule mine.py:Mine --seeds 1,2,3 --set model.d=32,64 --set probes.names+=rho[/bold]
+    With your own rule and an added probe:
+    [bold]sonde train --rule mine.py:Mine --set model.d=32,64 --set probes.names+=rho[/bold]
 
     A network, rule, task or probe of your own is one file; docs/own.md has one of each.
     """

@@ -43,7 +43,7 @@ def has_plugin(tree: Mapping[str, Any]) -> bool:
 
 
 def refuse_other_versions(tree: Mapping[str, Any]) -> None:
-    """A stored part that names no version is of version 1; in a user's configuration it is today's."""
+    """Raise where a stored part has another version than today's; one that names no version has version 1."""
     for part, table in CHOICES.items():
         section = tree.get(part)
         name = section.get("name") if isinstance(section, Mapping) and "source" not in section else None
@@ -52,7 +52,7 @@ def refuse_other_versions(tree: Mapping[str, Any]) -> None:
 
 
 def read_without(tree: Mapping[str, Any], parts: tuple[str, ...]) -> RunConfig:
-    """The same where these parts are not needed: one from outside is replaced by a part of Sonde's own."""
+    """The same for a reader that does not need these parts: a plugin among them is replaced by a built-in part."""
     known = dict(tree)
     unknown = {part for part, name, source in _outside(tree) if plugins.loaded(part, name, source) is None}
     if "rule" in parts and "rule" in unknown:
@@ -68,7 +68,7 @@ def read_without(tree: Mapping[str, Any], parts: tuple[str, ...]) -> RunConfig:
 
 
 def name_again(tree: Mapping[str, Any], part: str, reference: str) -> None:
-    """Let the stored part be the plugin that the user names now; its code runs if it is the one that was stored."""
+    """Load the plugin that the user names for a stored part; raise unless its source is the stored one."""
     stored = next((source or name for of, name, source in _outside(tree) if of == part), None)
     if stored is None:
         raise SondeError(f"--{part} {reference}: the run's {part} is one of Sonde's own; leave the option out")
@@ -82,7 +82,7 @@ def name_again(tree: Mapping[str, Any], part: str, reference: str) -> None:
 
 
 def _outside(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Part, name and source of everything that is none of Sonde's own; bad types are left to be refused by name."""
+    """Part, name and source of every plugin in a stored tree; a value of a wrong type counts as one and is refused."""
     for part in (*CHOICES, "optimiser"):
         section = tree.get(part, {})
         if not isinstance(section, Mapping):

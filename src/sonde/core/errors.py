@@ -43,6 +43,16 @@ def print_notice(text: str) -> None:
     print(said, file=sys.stderr, flush=True)
 
 
+_told: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """Print a notice once in a process."""
+    if text not in _told:
+        _told.add(text)
+        print_notice(text)
+
+
 class SondeError(Exception):
     """An error in the input, the files or the environment.  Its message is one line and says how to fix it."""
 

@@ -61,9 +61,9 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def _decimal(value: float) -> Decimal:
-    """The value in decimal, which rounds alike as a share and in per cent: .2375 to .238 and 23.8 %.
+    """The value in decimal, so that a share and its per cent round alike: .2375 to .238 and 23.8 %.
 
-    What follows the twelfth digit is rounding: a mean that was added up in another order is the same number.
+    Digits after the twelfth are dropped: means that are summed in another order give the same text.
     """
     return Decimal(f"{value:.12g}")
 
@@ -261,11 +261,10 @@ def stream_verdict(change: float) -> str:
 
 
 def gradient_change(norm: float, per_error: float, scale_free: float) -> str:
-    """The change of the BP gradient at the top since initialisation.
+    """The change of the BP gradient at the top since initialisation: ‖g_L‖, ‖g_L‖/‖e‖, and ‖g_L‖·‖h_L‖/‖e‖.
 
-    Of its norm, of that per output error, and of that times ‖h_L‖.  A network that has learned has a small error, and
-    with it a small gradient; where h_L is normalised, the gradient falls as ‖h_L‖ grows.  Only what is left of it after
-    both tells of the gradient itself.
+    A network that has learned has a small error e, and so a small gradient.  Where h_L is normalised, the gradient
+    also falls as ‖h_L‖ grows.  The last number is free of both effects.
     """
     if math.isnan(norm):
         return "the change of the BP gradient is undefined"

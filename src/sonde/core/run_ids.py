@@ -1,4 +1,4 @@
-"""What a run's id covers, and configurations as flat keys.
+"""The id of a run: which options it covers; and configurations as flat keys.
 
 A run's id ends in a hash of its configuration.  The hash covers the options in the tables below, whatever their
 values, and a newer option only where it differs from its default.  So an option that is added later changes no id.

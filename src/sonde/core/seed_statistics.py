@@ -130,7 +130,7 @@ def _all_equal(n: int) -> str:
 
 
 def cannot_decide(interval: Interval, n: int, possible: float) -> str:
-    """Words for an interval that includes 0 and excludes hardly anything: of two seeds, or wider than is possible."""
+    """A text where seeds are too few: the interval includes 0, and is of two seeds or wider than the possible range."""
     if interval.reason or interval.excludes_zero:
         return ""
     return f"n = {n} seeds cannot decide" if n == 2 or max(-interval.low, interval.high) > possible else ""
@@ -250,9 +250,13 @@ def band_limit(values: Sequence[float], factor: float) -> float:
     """The upper end of where the next value of a noisy series usually lies.
 
     6 standard deviations of its noise above the median of the last 8 values, and `factor` times the median at least.
-    The noise is that of differences between values that follow each other, so that a trend does not count as noise;
-    of a normal distribution with their median size.
+    A trend does not count as noise.
     """
     middle = statistics.median(values[-_LATEST:])
+    return middle + max(_DEVIATIONS * noise_between(values), (factor - 1) * abs(middle))
+
+
+def noise_between(values: Sequence[float]) -> float:
+    """The standard deviation of a series around its trend, from differences between values that follow each other."""
     apart = statistics.median(abs(after - before) for before, after in itertools.pairwise(values))
-    return middle + max(_DEVIATIONS * 1.4826 * apart / math.sqrt(2), (factor - 1) * abs(middle))
+    return 1.4826 * apart / math.sqrt(2)

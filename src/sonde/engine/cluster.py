@@ -219,7 +219,7 @@ def train_on_node(
     `carried` is the code of their plugins.  A task that Ray restarts resumes from what was committed before.
     """
     from sonde.engine.worker import receive, train_bundle
-    from sonde.store.folder import RunFolder
+    from sonde.store.folder import read_manifest, run_exists
     from sonde.store.schemas import ENDED, Manifest
 
     sys.argv = command  # a run's manifest names it
@@ -241,8 +241,8 @@ def train_on_node(
         return stop.is_set()
 
     for config in bundle:
-        folder = RunFolder(there["runs"] / config.id)
-        found = folder.manifest() if folder.exists() else Manifest()
+        path = there["runs"] / config.id
+        found = read_manifest(path) if run_exists(path) else Manifest()
         if found.state not in ENDED:
             epoch = found.epoch or 0
             send(Event(run=config.id, epoch=epoch, epochs=config.epochs, node=here, starts=True))

@@ -12,7 +12,7 @@ from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.engine import Event, RunOutcome
 from sonde.store.files import Place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import append_log, log_file, put_manifest, read_log, read_manifest, run_exists
 from sonde.store.listing import clean_up_ended
 from sonde.store.load import load_manifests
 from sonde.store.lock import hold
@@ -28,8 +28,8 @@ MOST_IN_BUNDLE = 16  # runs: they share the memory of one process, and its death
 class RunLog:
     """Appends timed lines to a run's log file; keeps them in memory until the run's folder exists."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+    def __init__(self, run: Place) -> None:
+        self.run = run  # its folder
         self.kept = ""
         self.there = False
 
@@ -38,10 +38,10 @@ class RunLog:
         self.kept += f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n"
         if body:
             self.kept += body if body.endswith("\n") else f"{body}\n"
-        self.there = self.there or self.folder.exists()
+        self.there = self.there or run_exists(self.run)
         if self.there:
             with suppress(SondeError):
-                self.folder.log(self.kept)
+                append_log(self.run, self.kept)
             self.kept = ""
 
 
@@ -142,8 +142,8 @@ class Ledger:
         ]
 
     def _lost(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
-        folder = self._folder(config)
-        if folder.exists() and (manifest := folder.manifest()).state in ENDED:
+        path = self.runs / config.id
+        if run_exists(path) and (manifest := read_manifest(path)).state in ENDED:
             self._finish(config, outcome_of(config.id, manifest))
         elif self.stopping:
             message = f"{how}; the same command resumes it"
@@ -164,26 +164,23 @@ class Ledger:
 
     def _mark_failed(self, config: RunConfig, message: str) -> None:
         """Store the failure, unless the run has no folder yet or another process holds it."""
-        folder = self._folder(config)
+        path = self.runs / config.id
         with suppress(SondeError):
-            if folder.exists():
-                with hold(self.runs, folder.id):
-                    manifest = folder.manifest()
+            if run_exists(path):
+                with hold(self.runs, config.id):
+                    manifest = read_manifest(path)
                     if manifest.state not in ENDED:
-                        folder.put(replace(manifest, state="failed", message=message))
+                        put_manifest(path, replace(manifest, state="failed", message=message))
 
     def _finish(self, config: RunConfig, outcome: RunOutcome) -> None:
-        folder = self._folder(config)
-        if outcome.state == "failed" and folder.read_log():
-            outcome = replace(outcome, log=str(folder.log_path))
+        path = self.runs / config.id
+        if outcome.state == "failed" and read_log(path):
+            outcome = replace(outcome, log=str(log_file(path)))
         self.outcomes[config.id] = outcome
         self.on_event(Event(run=config.id, epoch=config.epochs, epochs=config.epochs, outcome=outcome))
 
-    def _folder(self, config: RunConfig) -> RunFolder:
-        return RunFolder(self.runs / config.id)
-
     def _log(self, config: RunConfig) -> RunLog:
-        return RunLog(self._folder(config))
+        return RunLog(self.runs / config.id)
 
 
 def outcome_of(run: str, manifest: Manifest) -> RunOutcome:

@@ -23,7 +23,7 @@ from sonde.core.errors import SondeError
 from sonde.engine import Event, RunOutcome
 from sonde.engine.ledger import Bundle, RunLog, outcome_of
 from sonde.store.files import Place, place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest, run_exists
 from sonde.store.lock import Held
 from sonde.store.schemas import ENDED, Manifest
 from sonde.training.session import EpochProgress
@@ -47,7 +47,7 @@ def train_bundle(
     Where another process holds a run, wait up to `patience` seconds: the lock may be that of a dead process.  An error
     is the outcome of every run that has not ended, because it may come from any of them.
     """
-    logs = {config.id: RunLog(RunFolder(runs / config.id)) for config in bundle}
+    logs = {config.id: RunLog(runs / config.id) for config in bundle}
     left = list(logs)
 
     def end(run: str, outcome: RunOutcome) -> None:
@@ -61,7 +61,7 @@ def train_bundle(
         logs[progress.run].write(f"epoch {progress.epoch}/{progress.epochs}{loss}")
         send(Event(run=progress.run, epoch=progress.epoch, epochs=progress.epochs, loss=progress.loss, node=node))
         if progress.state in ENDED:
-            end(progress.run, outcome_of(progress.run, logs[progress.run].folder.manifest()))
+            end(progress.run, outcome_of(progress.run, read_manifest(runs / progress.run)))
 
     def fail(message: str, detail: str | None = None) -> None:
         for run in list(left):
@@ -70,7 +70,7 @@ def train_bundle(
     try:
         machine = platform.node() if node is None else f"{platform.node()}, node {node},"
         for log in logs.values():
-            log.write(f"process {os.getpid()} on {machine} {_where(log.folder)}")
+            log.write(f"process {os.getpid()} on {machine} {_where(log.run)}")
         where: dict[str, Any] = {"runs": runs, "data_root": data_root, "device": device, "node": node, "study": study}
         train = partial(train_together, bundle, on_progress=report, should_stop=should_stop, **where)
         for run, manifest in zip(logs, _retry_while_held(train, patience, should_stop), strict=True):
@@ -95,8 +95,8 @@ def _retry_while_held(
             time.sleep(1)
 
 
-def _where(folder: RunFolder) -> str:
-    epoch = folder.manifest().epoch if folder.exists() else None
+def _where(run: Place) -> str:
+    epoch = read_manifest(run).epoch if run_exists(run) else None
     return "starts from the beginning" if epoch is None else f"resumes from epoch {epoch}"
 
 

@@ -20,9 +20,6 @@ COSINE: Bounds = (-1.0, 1.0)
 CONTROLS = {"bp": "ceiling (BP gradient)", "null": "null (chance)"}
 """Measured beside a metric in the same snapshot, as `metric/control`, with their labels."""
 
-NULL_STD = "/null_std"
-"""The standard deviation of the null over draws."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:

@@ -1,7 +1,7 @@
-"""Tidy rows: one measurement each, with its n, and undefined when it is undefined."""
+"""Readings and tidy rows: one measurement each, with its number of samples, or the reason why it is undefined."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import polars as pl
@@ -68,3 +68,12 @@ def rows_of(run: str, epoch: int, readings: Iterable[Reading], *, steps: Iterabl
 def empty() -> pl.DataFrame:
     """A table of tidy rows without rows."""
     return pl.DataFrame(schema=SCHEMA)
+
+
+def named(metrics: Collection[str]) -> pl.Expr:
+    """Whether a row is of one of these metrics; a name that ends in `[` stands for its family."""
+    families = [name for name in metrics if name.endswith("[")]
+    return pl.any_horizontal(
+        pl.col("metric").is_in([name for name in metrics if name not in families]),
+        *(pl.col("metric").str.starts_with(family) for family in families),
+    )

@@ -212,6 +212,18 @@ WATCHED = by_name(
         good="between 0 and the logarithm of the number of experts.",
         bad="near 0 in the first steps: the router is one-hot.",
     ),
+    Metric(
+        name="dropped_share",
+        label="share of dropped choices of a router",
+        axis="module",
+        bounds=SHARE,
+        direction="lower",
+        definition="Share of a router's choices that no expert computes, because the expert is at its capacity.",
+        measured="Choices whose gate gets a gradient of exactly 0 ÷ choices, of tokens whose output gets a gradient.",
+        good="0, or a few per cent with a capacity.",
+        bad="it grows over steps: the load is uneven, and tokens pass the layer without an expert.",
+        reference="Fedus, Zoph & Shazeer (2022), Switch transformers, arXiv:2101.03961",
+    ),
     _size(
         name="update_ratio",
         label="‖ΔW‖/‖W‖ of a step",
@@ -381,6 +393,17 @@ WATCHED = by_name(
             "Cohen et al. (2021), Gradient descent on neural networks typically occurs at the edge "
             "of stability, arXiv:2103.00065"
         ),
+    ),
+    Metric(
+        name="preconditioned_sharpness",
+        label="largest eigenvalue of the preconditioned Hessian",
+        axis="network",
+        definition="Largest curvature of the loss on one batch, in units of Adam's steps.",
+        measured="Largest eigenvalue of P^(−1/2) H P^(−1/2), with P = (1 − β₁ᵗ)(√(v/(1 − β₂ᵗ)) + ε) of Adam's state, "
+        "when `watch.measure(batch)` asks for it. Parameters that no optimiser holds are left out.",
+        good="times the rate below (2 + 2β₁)/(1 − β₁), which is 38 for β₁ = 0.9.",
+        bad="times the rate above that: steps of Adam overshoot.",
+        reference="Cohen et al. (2022), Adaptive gradient methods at the edge of stability, arXiv:2207.14484",
     ),
     Metric(
         name="nonfinite",

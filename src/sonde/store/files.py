@@ -6,8 +6,8 @@ object store a put does all of that: the object appears whole or not at all.
 A store may be sent by somebody else.  Inside it nothing is written or removed through a symbolic link, and only
 regular files are read, up to a limit.  The store's own folder may be a link: the user names it.
 
-Content that is read may be as large as the file's own bytes explain, plus a fixed amount: rows of runs hardly repeat,
-and a few bytes that become gigabytes were made to.  Sizes come from headers, before anything is decoded.
+A file may unpack to a multiple of its own size, plus a fixed amount, and no more: rows of runs hardly repeat, so a few
+bytes that unpack to gigabytes were made to do harm.  Sizes come from headers, before anything is decoded.
 
 JSON that carries its own checksum ends with it:
 
@@ -45,10 +45,6 @@ class Place(Protocol):
     def parent(self) -> Self:
         """Without the last part."""
 
-    @property
-    def suffix(self) -> str:
-        """The ending of the name, with its dot."""
-
     def __truediv__(self, key: str, /) -> Self: ...
     def exists(self) -> bool:
         """Whether something is there."""
@@ -64,7 +60,7 @@ class Place(Protocol):
 
 
 def absolute(at: Place) -> str:
-    """Its name for another process or machine."""
+    """The absolute path or the URL, for another process or machine."""
     return str(at.absolute()) if isinstance(at, Path) else str(at)
 
 
@@ -162,7 +158,7 @@ def inner_folder(path: _P) -> _P:
 
 
 def read(path: Place, most: int | None = None, *, follow: bool = True) -> bytes:
-    """The content of a regular file of at most so many bytes; where a link is not to be followed, not through one."""
+    """The content of a regular file of at most `most` bytes; `follow=False` refuses a symbolic link."""
     if not isinstance(path, Path):
         return _no_more(path.read_bytes(), most, path)
     if not follow:
@@ -198,7 +194,7 @@ def _no_more(content: bytes, most: int | None, path: Place) -> bytes:
 
 
 def write(path: Place, content: bytes) -> None:
-    """The whole content or nothing: a reader sees the old file until the new one is complete on disk."""
+    """Write the whole content or nothing: a reader sees the old file until the new one is complete on disk."""
     if isinstance(path, Remote):
         path.put(content)
         return
@@ -208,7 +204,7 @@ def write(path: Place, content: bytes) -> None:
 
 
 def write_folder(path: Place, contents: dict[str, bytes]) -> None:
-    """A new folder with all its files, visible at once; in an object store, with the last of them."""
+    """Write a new folder that appears with all its files; in an object store, with the last of them."""
     if isinstance(path, Remote):
         for name, content in contents.items():
             (path / name).put(content)
@@ -232,7 +228,7 @@ def seal(tree: Mapping[str, Any]) -> bytes:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether every byte is the one that was written."""
+    """Whether the content ends with its own checksum."""
     body, mark, rest = content.rpartition(_SEAL)
     return bool(mark) and rest == hashlib.sha256(body).hexdigest().encode() + _END
 
@@ -266,7 +262,7 @@ def refuse_unpacked(unpacked: int, packed: int, what: object, fix: str) -> None:
 
 
 class Allowance:
-    """The rows of all files that are read together; their bytes are on disk."""
+    """Bounds the rows of all files that are read together, by their bytes on disk."""
 
     def __init__(self, packed: int) -> None:
         self.left = _FREE_ROWS_OF_STORE + _ROWS_A_BYTE * packed

@@ -1,4 +1,4 @@
-"""A copy of ended runs in few files, from which many runs are read fast, and only the rows that are asked for.
+"""The index: a copy of ended runs in few files.  Many runs are read from it at once, and only the rows asked for.
 
     .index/index.json         names, sizes and checksums of the other files, and its own checksum
     .index/runs-….parquet     a line for each run: its stamp, its description, its manifest, where its rows are
@@ -10,10 +10,10 @@ have the stamps they had (time and size, or what an object store says of them); 
 folder.  `load` writes the index when enough runs are not in it, block by block; blocks whose runs are all unchanged
 are copied.  Where the store may not be written to, readers work without.
 
-An index may come with a store that somebody else wrote.  An index that this user wrote carries a code that takes a key
-to make: 32 random bytes in a file of the user's cache.  Its lines were checked when they were written.  The lines of
-any other index are checked as the files of a run are: by their schema, and an id has to be that of the configuration.
-An index with one line that does not fit is not used at all.  Rows are checked in any case.
+An index may come with a store that somebody else wrote.  An index that this user wrote has a code (HMAC) made with a
+key: 32 random bytes in a file of the user's cache.  Its lines were checked when they were written.  The lines of any
+other index are checked like the files of a run: by their schema, and an id has to be that of the configuration.  If one
+line does not fit, the index is not used.  Rows are always checked.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, NamedTuple
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.core.disk_cache import user_cache
+from sonde.core.atomic import user_cache
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, empty
@@ -41,8 +41,8 @@ from sonde.store import files
 from sonde.store.files import JSON_BYTES, Allowance, Place, is_sealed
 from sonde.store.folder import refuse_other_recipe
 from sonde.store.parquet import read_parquet, refuse_odd_values
-from sonde.store.row_query import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices
-from sonde.store.run import Run, stored_run
+from sonde.store.readings import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices
+from sonde.store.run import Run
 from sonde.store.schemas import (
     ENDED,
     Checksum,
@@ -77,7 +77,7 @@ class RowPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Index:
-    """The runs that an index has as they are now, and where their rows are."""
+    """The runs of an index that have not changed since, and where their rows are."""
 
     root: Place
     pack: str = ""
@@ -175,7 +175,7 @@ def is_due(fresh: int, known: int) -> bool:
 
 
 def read_index(root: Place, present: Mapping[str, str]) -> Index:
-    """The runs that the index has as they are now; none where there is no index or it is not what was written."""
+    """Read the index; without runs where there is no index, or it is not what was written."""
     try:
         known, lines = _read_lines(root)
         current = _current(lines, present)
@@ -187,7 +187,7 @@ def read_index(root: Place, present: Mapping[str, str]) -> Index:
         if not _is_own(known):
             _check_lines(current, described, manifests, heavies, len(known.blocks))
         lined = zip(current["id"], described, manifests, strict=True)
-        runs = {id: stored_run(root / id, description, manifest) for id, description, manifest in lined}
+        runs = {id: Run(root / id, description, manifest) for id, description, manifest in lined}
         placed = zip(current["id"], current["block"], heavies, strict=True)
         places = {id: RowPlace(block, tuple(heavy)) for id, block, heavy in placed}
     except _UNUSABLE:
@@ -197,7 +197,7 @@ def read_index(root: Place, present: Mapping[str, str]) -> Index:
 
 
 def indexed_manifests(root: Place, present: Mapping[str, str]) -> dict[str, Manifest]:
-    """The manifests of the runs that the index has as they are now."""
+    """Read the manifests of the indexed runs that have not changed since."""
     try:
         known, lines = _read_lines(root)
         current = _current(lines, present)

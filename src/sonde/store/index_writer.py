@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import polars as pl
 
@@ -16,10 +16,11 @@ from sonde.core.errors import SondeError
 from sonde.metrics import family_of
 from sonde.store import files
 from sonde.store.files import Place, seal
-from sonde.store.folder import as_tree, recipe_key
+from sonde.store.folder import as_tree
 from sonde.store.index import INDEX_FILES, INDEX_FOLDER, INDEX_FORMAT, INDEX_NAME, LINES, PIECE, Index, is_due, own_code
-from sonde.store.row_query import HeavyFamilies, RowQuery, RowSlice, row_slices
-from sonde.store.schemas import Manifest, PieceOfIndex, checksum
+from sonde.store.readings import HeavyFamilies, RowQuery, RowSlice, row_slices
+from sonde.store.run import Run
+from sonde.store.schemas import PieceOfIndex, checksum
 
 HEAVY = 2_000  # rows of a family in one run
 ROWS_A_BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
@@ -58,16 +59,14 @@ class IndexWriter:
         self._failed = False
         self._mark = aside_mark()
 
-    def add(self, run: str, stamp: str, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame) -> bool:
+    def add(self, run: Run, stamp: str, rows: pl.DataFrame) -> bool:
         """Add an ended run that was read from its folder.
 
-        Return whether the rows that are asked for will be in `found`.  The line keeps the recipe key, so that it is
-        computed once.
+        Return whether the rows that are asked for will be in `found`.
         """
         rows, heavy = light(rows)
-        described = {"recipe": recipe_key(description["config"]), **description}
-        texts = (json.dumps(described), json.dumps(as_tree(manifest)), json.dumps(heavy))
-        self._lines[run] = (run, stamp, *texts, len(self._blocks))
+        texts = (json.dumps(run.description), json.dumps(as_tree(run.manifest)), json.dumps(heavy))
+        self._lines[run.id] = (run.id, stamp, *texts, len(self._blocks))
         self._waiting.append(rows)
         self._rows += rows.height
         if self._rows >= ROWS_A_BLOCK:

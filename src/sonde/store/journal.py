@@ -5,11 +5,11 @@
     metrics-0001.parquet, metrics-0002.parquet …  parts, named by the manifest
     journal-0003.chunks                           rows since the last part: length, checksums and rows of each chunk
 
-A process that is killed loses the chunk it was writing: the file ends before the chunk does.  Anything else that
-does not fit its checksum is damage.  In an object store the journal is put anew, at most every ten seconds.
+A process that is killed loses the chunk it was writing: the file ends before the chunk does.  Any other chunk that
+does not match its checksum is damage.  In an object store the whole journal is put again, at most every ten seconds.
 
-The manifest has size and checksum of the journal's beginning, as `sync` last brought it to the disk: a journal that
-was deleted or cut is noticed, and so far a power failure loses nothing.
+`sync` flushes the journal to the disk and stores its size and checksum in the manifest.  So a journal that was deleted
+or cut is noticed, and a power failure loses no row before the last `sync`.
 """
 
 import contextlib
@@ -33,12 +33,22 @@ import polars as pl
 from pydantic_core import from_json
 
 from sonde.core.atomic import sync_folder
-from sonde.core.errors import SondeError
+from sonde.core.errors import SondeError, tell
 from sonde.metrics.rows import WATCHED
 from sonde.store import files
 from sonde.store.files import JSON_BYTES, Allowance, Place, refuse_rows
-from sonde.store.folder import Damaged, RunFolder, parquet
-from sonde.store.listing import tell
+from sonde.store.folder import (
+    Damaged,
+    begin_run,
+    how_to_restore,
+    parquet,
+    put_manifest,
+    read_manifest,
+    read_part,
+    read_visible,
+    run_exists,
+    verified,
+)
 from sonde.store.lock import Heartbeat
 from sonde.store.parquet import refuse_nonsense, rows_of_stream
 from sonde.store.schemas import WATCHED_KIND as KIND
@@ -55,8 +65,7 @@ class Journal:
 
     def __init__(self, root: Place, name: str, about: Mapping[str, Any], session: Mapping[str, Any]) -> None:
         files.make_folder(root)
-        self.folder = _new_folder(root, name, about, session)
-        self.manifest = self.folder.manifest()
+        self.path, self.manifest = _new_folder(root, name, about, session)
         self._rows = 0  # in the journal
         self._end = 0  # bytes of whole chunks in it
         self._digest = hashlib.sha256()  # of these
@@ -71,13 +80,13 @@ class Journal:
     @property
     def id(self) -> str:
         """The run's id: the name of its folder."""
-        return self.folder.id
+        return self.path.name
 
     def append(self, rows: pl.DataFrame, step: int) -> None:
-        """Rows that survive a kill as soon as this returns; in an object store, ten seconds later."""
+        """Append rows.  They survive a kill as soon as this returns; in an object store, ten seconds later."""
         content = _chunk(rows)
         with self._alone:
-            path = self.folder.path / journal_name(self.manifest)
+            path = self.path / journal_name(self.manifest)
             if isinstance(path, Path):
                 with files.clear_errors(path), path.open("r+b" if self._end else "wb") as file:
                     file.seek(self._end)
@@ -104,7 +113,7 @@ class Journal:
             if self._end == self._known:
                 return
             name = journal_name(self.manifest)
-            path = self.folder.path / name
+            path = self.path / name
             with files.clear_errors(path):
                 if isinstance(path, Path):
                     with path.open("rb+") as file:
@@ -114,7 +123,7 @@ class Journal:
                     files.write(path, bytes(self._unput))
             known = Checksum(self._digest.hexdigest(), self._end)
             manifest = replace(self.manifest, checksums={**(self.manifest.checksums or {}), name: known})
-            self.folder.put(manifest)
+            put_manifest(self.path, manifest)
             self.manifest, self._known = manifest, self._end
 
     def touch(self) -> None:
@@ -128,13 +137,13 @@ class Journal:
             before = self.manifest.files.get("facts")
             name = f"facts-{1 if before is None else _number(before) + 1}.json"
             content = json.dumps(known, indent=1, ensure_ascii=False).encode()
-            files.write(self.folder.path / name, content)
+            files.write(self.path / name, content)
             manifest = _with_file(self.manifest, "facts", name, content)
-            self.folder.put(manifest)
+            put_manifest(self.path, manifest)
             self.manifest = manifest
         if before is not None:
             with contextlib.suppress(OSError, SondeError):
-                (self.folder.path / before).unlink(missing_ok=True)
+                (self.path / before).unlink(missing_ok=True)
 
     def close(self, state: RunState, step: int, message: str | None = None) -> None:
         """Fold the rest into a part, write the state of the run's end and remove the heartbeat."""
@@ -144,18 +153,18 @@ class Journal:
             self._heartbeat.remove()
 
     def _fold(self, manifest: Manifest) -> None:
-        """The journal as a part; it counts from the moment the manifest names it."""
+        """Write the journal as a part, which becomes visible when the manifest names it."""
         name = journal_name(self.manifest)
-        journal = self.folder.path / name
+        journal = self.path / name
         checksums = {file: known for file, known in (manifest.checksums or {}).items() if file != name}
         manifest = replace(manifest, checksums=checksums)
         if self._rows:
             part = f"metrics-{parts_of(self.manifest) + 1:04d}"
             chunks = bytes(self._unput) if self._unput else journal.read_bytes()
             content = parquet(pl.concat(list(_chunks(chunks, journal))))
-            files.write(self.folder.path / f"{part}.parquet", content)
+            files.write(self.path / f"{part}.parquet", content)
             manifest = _with_file(manifest, part, f"{part}.parquet", content)
-        self.folder.put(manifest)
+        put_manifest(self.path, manifest)
         self.manifest = manifest
         self._rows = self._end = self._known = 0
         self._digest = hashlib.sha256()
@@ -164,20 +173,18 @@ class Journal:
             journal.unlink(missing_ok=True)
 
 
-def _new_folder(root: Place, name: str, about: Mapping[str, Any], session: Mapping[str, Any]) -> RunFolder:
+def _new_folder(root: Place, name: str, about: Mapping[str, Any], session: Mapping[str, Any]) -> tuple[Place, Manifest]:
     """A folder under this name, or name-2, name-3, … where it is taken."""
     for number in range(1, 10_000):
-        folder = RunFolder(root / (name if number == 1 else f"{name}-{number}"))
-        if folder.exists():
+        path = root / (name if number == 1 else f"{name}-{number}")
+        if run_exists(path):
             continue
         known = {"kind": KIND, "about": dict(about), "config": None}
         try:
-            folder.begin(known, Manifest(sessions=[dict(session)]))
+            return path, begin_run(path, known, Manifest(sessions=[dict(session)]))
         except SondeError:
-            if folder.exists():  # somebody else was first
-                continue
-            raise
-        return folder
+            if not run_exists(path):  # else another process was first
+                raise
     raise SondeError(f"{root} holds ten thousand runs named {name}: choose another name=")
 
 
@@ -190,7 +197,7 @@ def _with_file(manifest: Manifest, key: str, name: str, content: bytes) -> Manif
 
 
 def _number(name: str) -> int:
-    """Of `facts-2.json`; a first one was called facts.json."""
+    """The number in `facts-2.json`; 0 for `facts.json`, as an earlier version called it."""
     found = re.search(r"-(\d+)\.", name)
     return int(found[1]) if found else 0
 
@@ -206,46 +213,44 @@ def parts_of(manifest: Manifest) -> int:
 
 
 def journal_name(manifest: Manifest) -> str:
-    """The journal of what no part holds yet."""
+    """The name of the journal, which has the rows since the last part."""
     return f"journal-{parts_of(manifest) + 1:04d}.chunks"
 
 
-def read_watched(
-    folder: RunFolder, manifest: Manifest | None = None, *, after: int = 0
-) -> tuple[Manifest, pl.DataFrame]:
-    """The visible rows: every part `after` so many, then the journal; follows a writer that moves on meanwhile.
+def read_watched(path: Place, manifest: Manifest | None = None, *, after: int = 0) -> tuple[Manifest, pl.DataFrame]:
+    """Read the visible rows: the parts from number `after` on, then the journal; again where a writer folds meanwhile.
 
-    Where the journal is missing or was cut, that is told, and the rest is read.
+    Where the journal is missing or was cut, a notice says so, and the remaining rows are read.
     """
-    read = partial(_rows, folder, after=after)
+    read = partial(_rows, path, after=after)
     while True:
         try:
-            manifest, found = folder.follow(read, manifest)
+            manifest, found = read_visible(path, read, manifest)
         except Cut as error:
             tell(f"{error}; the rows that are left are read")
-            read = partial(_rows, folder, after=after, cut=True)
+            read = partial(_rows, path, after=after, cut=True)
             continue
-        newer = folder.manifest()
+        newer = read_manifest(path)
         if newer.files == manifest.files:
             return newer, found
         manifest = newer
 
 
-def _rows(folder: RunFolder, manifest: Manifest, *, after: int, cut: bool = False) -> pl.DataFrame:
+def _rows(path: Place, manifest: Manifest, *, after: int, cut: bool = False) -> pl.DataFrame:
     packed = sum(known.bytes for known in (manifest.checksums or {}).values())
     allowance, found = Allowance(packed), list[pl.DataFrame]()
     for file in part_files(manifest)[after:]:
-        found.append(folder.table(file, manifest, WATCHED))
-        allowance.take(found[-1].height, folder.path)
-    journal = folder.path / journal_name(manifest)
+        found.append(read_part(path / file, manifest, WATCHED))
+        allowance.take(found[-1].height, path)
+    journal = path / journal_name(manifest)
     try:
         content = files.read(journal)
     except FileNotFoundError:
         content = b""
     chunks = pl.concat([pl.DataFrame(schema=WATCHED), *_chunks(content, journal)])
     if not cut:
-        verify_journal(folder, content, manifest)
-    refuse_nonsense(chunks, folder.path, folder.id, folder.fix)
+        verify_journal(journal, content, manifest)
+    refuse_nonsense(chunks, path, path.name, how_to_restore(path))
     return pl.concat([pl.DataFrame(schema=WATCHED), *found, chunks])
 
 
@@ -253,37 +258,37 @@ class Cut(Damaged):
     """The journal has fewer rows than were stored."""
 
 
-def verify_journal(folder: RunFolder, content: bytes, manifest: Manifest) -> None:
-    """The manifest knows how the journal begins: it may be longer, and nothing else."""
-    name = journal_name(manifest)
-    known = (manifest.checksums or {}).get(name)
+def verify_journal(journal: Place, content: bytes, manifest: Manifest) -> None:
+    """Raise unless the journal begins as the manifest says; it may be longer."""
+    known = (manifest.checksums or {}).get(journal.name)
     if known is None:
         return
     if len(content) < known.bytes:
         raise Cut(
-            f"{folder.path / name} has lost rows ({len(content):,} bytes; stored were {known.bytes:,} or more): "
+            f"{journal} has lost rows ({len(content):,} bytes; stored were {known.bytes:,} or more): "
             "restore it from a copy"
         )
     if checksum(content[: known.bytes]) != known:
-        raise Damaged(f"{folder.path / name} is not what was stored (its SHA-256 is another): {folder.fix}")
+        fix = how_to_restore(journal.parent)
+        raise Damaged(f"{journal} is not what was stored (its SHA-256 is another): {fix}")
 
 
-def read_facts(folder: RunFolder) -> dict[str, Any]:
-    """What the watch saw once; empty before the end of the first step."""
+def read_facts(run: Place) -> dict[str, Any]:
+    """Read the facts of a watched run; empty before the end of the first step."""
 
     def read(manifest: Manifest) -> dict[str, Any]:
         named = manifest.files.get("facts")
         if named is None:
             return {}
-        path = folder.path / named
-        known: dict[str, Any] = from_json(folder.verify(named, files.read(path, JSON_BYTES), manifest))
-        validate_as(WatchedFacts, known, str(path), folder.fix)
+        path = run / named
+        known: dict[str, Any] = from_json(verified(path, files.read(path, JSON_BYTES), manifest))
+        validate_as(WatchedFacts, known, str(path), how_to_restore(run))
         return with_defaults(known)
 
     try:
-        return folder.follow(read)[1]
+        return read_visible(run, read)[1]
     except (OSError, ValueError) as error:
-        raise SondeError(f"the facts of {folder.path} cannot be read ({error}): {folder.fix}") from None
+        raise SondeError(f"the facts of {run} cannot be read ({error}): {how_to_restore(run)}") from None
 
 
 def _chunk(rows: pl.DataFrame) -> bytes:
@@ -295,7 +300,7 @@ def _chunk(rows: pl.DataFrame) -> bytes:
 
 
 def _chunks(content: bytes, path: Place) -> Iterator[pl.DataFrame]:
-    """The whole chunks; one that the file ends in was never there."""
+    """The complete chunks; an incomplete one at the end of the file is left out."""
     at = 0
     while (begin := at + _HEAD.size + _SUM.size) <= len(content):
         head, (known,) = content[at : at + _HEAD.size], _SUM.unpack_from(content, at + _HEAD.size)

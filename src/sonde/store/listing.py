@@ -1,19 +1,23 @@
-"""Which runs lie in a store, without reading them; what killed processes left in them; notices to the user."""
+"""A store as a folder of runs: which runs it has, without reading them; cleaning up, removing and copying them."""
 
 import difflib
 import os
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from sonde.core.errors import SondeError, nearest, print_notice
+from sonde.core.atomic import ASIDE, aside_mark, remove_stale, sync_folder
+from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import listed
 from sonde.store import files
 from sonde.store.files import Place, place
-from sonde.store.folder import RunFolder, is_left_over
-from sonde.store.lock import hold
+from sonde.store.folder import clean_up, is_left_over, manifest_bytes, read_content, read_manifest
+from sonde.store.lock import Held, hold, run_status
 from sonde.store.remote import Remote, stamp
-from sonde.store.schemas import Manifest
+from sonde.store.run import open_run, without_machine
+from sonde.store.schemas import ENDED, Manifest, checksum
 
 _STAMPED = ("manifest.json", "run.json", "metrics.parquet")
 _BEGINNING = b'{\n "format": '  # how each of the first two begins
@@ -41,20 +45,23 @@ def find_run(root: str | Place, name: str) -> str:
 
 
 def stamps_of(root: Place) -> dict[str, str]:
-    """What lies in a store, which has to be there."""
+    """The same; raise where there is no store."""
     with files.clear_errors(root):
         if isinstance(root, Path) and root.exists() and not root.is_dir():
             raise SondeError(f"{root} is a file: --runs names a folder of runs")
         present = stamps(root)
     if present is None:
-        raise SondeError(f"{root} does not exist: `sonde run STUDY --runs {root}` makes it")
+        raise SondeError(
+            f"{root} does not exist: `sonde run STUDY --runs {root}` or sonde.watch(model, optimizer, "
+            f"runs={str(root)!r}) creates it"
+        )
     return present
 
 
 def stamps(root: Place) -> dict[str, str] | None:
-    """Every run of a store with the stamps of its files, in order of their ids; None where there is no store.
+    """Every run of a store with the stamps of its files, sorted by id; None where there is no store.
 
-    Any other folder is no run.  Sonde writes no name with a line break in it.
+    Folders without a file of Sonde's, and names with a line break, are left out.
     """
     if isinstance(root, Remote):
         return _remote_stamps(root)
@@ -77,20 +84,6 @@ def foreign_folders(root: Place, present: Collection[str]) -> int:
         return 0
     with os.scandir(str(root)) as entries:
         return sum(entry.name not in present and not entry.name.startswith(".") and entry.is_dir() for entry in entries)
-
-
-def mark_of(out: Place, layout: str) -> Place:
-    """The file that is there as long as an export is not complete."""
-    return out / f"INCOMPLETE-{layout}.txt"
-
-
-def why_incomplete(root: Place) -> str | None:
-    """That a store is an export that was interrupted, or None.  Exports are written to folders of this machine."""
-    with suppress(OSError):
-        if isinstance(root, Path) and mark_of(root, "runs").exists():
-            again = "give the same `sonde export` again to complete it"
-            return f"{root} is an export that was interrupted, and lacks runs: {again}"
-    return None
 
 
 def _is_ours(path: str) -> bool:
@@ -135,9 +128,8 @@ def clean_up_ended(root: Place, ended: Mapping[str, Manifest]) -> None:
     names = _names(root, ended)
     for id, manifest in ended.items():
         if any(is_left_over(name, manifest) for name in names.get(id, ())):
-            folder = RunFolder(root / id)
             with suppress(SondeError), hold(root, id):
-                folder.clean_up(folder.manifest())
+                clean_up(root / id, read_manifest(root / id))
 
 
 def _names(root: Place, runs: Mapping[str, Manifest]) -> dict[str, list[str]]:
@@ -155,12 +147,163 @@ def _names(root: Place, runs: Mapping[str, Manifest]) -> dict[str, list[str]]:
     return found
 
 
-# ── notices ──────────────────────────────────────────────────────────────────────────────────────────
-_told: set[str] = set()
+# ── trash ───────────────────────────────────────────────────────────────────────────────────────────
+# `.trash` inside a store keeps removed runs until it is emptied.  Readers skip folders that begin with a dot.
+TRASH_FOLDER = ".trash"
 
 
-def tell(text: str) -> None:
-    """Print a line on standard error, once in a process."""
-    if text not in _told:
-        _told.add(text)
-        print_notice(text)
+def refuse_url(root: Place) -> None:
+    """Raise where the store is an object store: its own tools remove runs."""
+    if isinstance(root, Remote):
+        raise SondeError(
+            f"{root}: runs below a URL are removed with the tools of the object store, a prefix for each run"
+        )
+
+
+def move_to_trash(root: Path, id: str) -> Path:
+    """Move a run that no process works on; return where it is now."""
+    path = root / id
+    files.refuse_link(path)
+    trash = files.inner_folder(root / TRASH_FOLDER)
+    if _is_at_work(path):
+        raise Held(f"run {id} is in use: stop its process first")
+    with hold(root, id):
+        target = trash / id
+        number = 1
+        while target.exists() or target.is_symlink():
+            number += 1
+            target = trash / f"{id}.{number}"
+        with files.clear_errors(path):
+            path.rename(target)
+            sync_folder(root)
+            sync_folder(trash)
+    return target
+
+
+def _is_at_work(path: Path) -> bool:
+    """Whether a process trains or watches the run; False where its manifest cannot be read."""
+    try:
+        return run_status(path, read_manifest(path)).state in ("running", "stalled")
+    except SondeError:
+        return False
+
+
+def trashed(root: Path) -> list[str]:
+    """The names of what is in the trash."""
+    trash = root / TRASH_FOLDER
+    files.refuse_link(trash)
+    return sorted(path.name for path in trash.iterdir()) if trash.is_dir() else []
+
+
+def empty_trash(root: Path) -> None:
+    """Remove everything in the trash for good; links in it are removed, not followed."""
+    for name in trashed(root):
+        path = root / TRASH_FOLDER / name
+        with files.clear_errors(path):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
+
+
+def remove_without_epoch(root: Place, id: str) -> None:
+    """Remove a run that stored no epoch, for good; one that another process holds is an error."""
+    path = root / id
+    with hold(root, id):
+        if read_manifest(path).epoch is not None:
+            return
+        if isinstance(path, Path):
+            files.refuse_link(path)
+            aside = path.with_name(f"{ASIDE}{aside_mark()}{id}")
+            with files.clear_errors(path):
+                path.rename(aside)
+                shutil.rmtree(aside)
+            return
+        (path / "manifest.json").unlink()  # without it there is no run
+        for file in path.iterdir():
+            file.unlink(missing_ok=True)
+
+
+# ── copies ──────────────────────────────────────────────────────────────────────────────────────────
+# A copy to hand round has rows and configurations, without weights and without the names of machines.
+def publish(root: Place, out: Place, runs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Copy ended runs, which every command can read.  Return the runs written, and those left out with the reason.
+
+    Checksums are those of the copies, so `sonde verify` vouches for what was handed round.
+    """
+    written, left_out = [], {}
+    for id in runs:
+        path = root / id
+        files.refuse_link(path)
+        run = open_run(path)
+        manifest = run.manifest
+        if run.is_watched:
+            left_out[id] = "it was watched, and its rows are not those of a trained run"
+        elif manifest.state not in ENDED:
+            left_out[id] = "it has not come to its end"
+        else:
+            contents = {
+                name: read_content(path / name, manifest, follow=False)
+                for name in ("run.json", *run.description.get("guests", []), manifest.files["metrics"])
+            }
+            kept = replace(
+                without_machine(manifest),
+                files={"metrics": manifest.files["metrics"]},
+                checksums={name: checksum(content) for name, content in contents.items()},
+            )
+            manifest_of_copy = manifest_bytes(kept)
+            if not _is_there(out / id, manifest_of_copy):
+                files.write_folder(out / id, {**contents, "manifest.json": manifest_of_copy})
+            written.append(id)
+    return written, left_out
+
+
+def _is_there(copy: Place, manifest: bytes) -> bool:
+    """Whether an export that was interrupted wrote the same copy: a folder appears with all its files."""
+    try:
+        return (copy / "manifest.json").read_bytes() == manifest
+    except OSError:
+        return False
+
+
+# ── incomplete exports ───────────────────────────────────────────────────────────────────────────────
+def mark_of(out: Place, layout: str) -> Place:
+    """The file that is there as long as an export is not complete."""
+    return out / f"INCOMPLETE-{layout}.txt"
+
+
+def why_incomplete(root: Place) -> str | None:
+    """That a store is an export that was interrupted, or None.  Exports are written to folders of this machine."""
+    with suppress(OSError):
+        if isinstance(root, Path) and mark_of(root, "runs").exists():
+            again = "give the same `sonde export` again to complete it"
+            return f"{root} is an export that was interrupted, and lacks runs: {again}"
+    return None
+
+
+@contextmanager
+def marked(out: Path, layout: str, *, alone: bool = False, run_by_run: bool = False) -> Iterator[None]:
+    """Mark the folder while an export is written.  After an interruption the mark stays, and the same command goes on.
+
+    `alone`: the export needs a folder that holds nothing else.  `run_by_run`: an error leaves the runs before it;
+    other layouts appear complete or not at all, and an error leaves no mark of theirs.
+    """
+    mark = mark_of(out, layout)
+    files.make_folder(out)
+    with files.clear_errors(out):
+        remove_stale(out)
+        if alone and not mark.exists() and any(out.iterdir()):
+            raise SondeError(f"{out} is not empty: --layout {layout} needs a folder of its own, choose another --out")
+    files.write(
+        mark,
+        f"An export ({layout}) is being written here, or was interrupted: this folder does not hold all of it.\n"
+        "The same `sonde export` command completes it and removes this file.\n".encode(),
+    )
+    try:
+        yield
+    except Exception:
+        if not run_by_run or all(path == mark for path in out.iterdir()):
+            mark.unlink(missing_ok=True)
+        raise
+    with files.clear_errors(mark):
+        mark.unlink(missing_ok=True)

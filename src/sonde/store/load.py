@@ -3,24 +3,23 @@
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
-from sonde.core.errors import SondeError
+from sonde.core.errors import SondeError, tell
 from sonde.core.formatting import listed
-from sonde.metrics.rows import empty
+from sonde.metrics.rows import empty, named
 from sonde.store.files import Allowance, Place, place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest, run_exists
 from sonde.store.index import Index, bytes_of_rows, indexed_manifests, is_due, read_index
-from sonde.store.journal import read_watched
-from sonde.store.listing import foreign_folders, stamps, stamps_of, tell, why_incomplete
+from sonde.store.listing import foreign_folders, stamps, stamps_of, why_incomplete
+from sonde.store.readings import NO_ROWS, RowQuery, RowSlice, join_slices
 from sonde.store.remote import Remote, Unreachable
-from sonde.store.row_query import NO_ROWS, RowQuery, RowSlice, join_slices
-from sonde.store.run import Run, Runs, stored_run
+from sonde.store.run import Run, Runs, open_run, read_rows
 from sonde.store.schemas import ENDED, Manifest
-from sonde.store.schemas import WATCHED_KIND as KIND
 
 if TYPE_CHECKING:
     from sonde.store.index_writer import IndexWriter
@@ -95,8 +94,45 @@ def load_some(root: str | Place, ids: Iterable[str], *, metrics: Collection[str]
     """Read those of these runs that are in the store, without its index; `metrics` as in `load`."""
     root = place(root)
     query = RowQuery(metrics=metrics)
-    folders = (RunFolder(root / id) for id in ids)
-    return _runs(root, [_loaded(folder, *_read(folder, query)) for folder in folders if folder.exists()])
+    return _runs(root, [_slice(*_read(root / id, query)) for id in ids if run_exists(root / id)])
+
+
+class RowReader:
+    """Reads rows of a store when they are asked for.  It looks once at which runs there are."""
+
+    def __init__(self, root: str | Place) -> None:
+        self.root = place(root)
+        self._stamps = stamps_of(self.root)
+
+    @property
+    def packed_bytes(self) -> int:
+        """The size of the files that hold the rows of trained runs."""
+        return sum(map(bytes_of_rows, self._stamps.values()))
+
+    @cached_property
+    def _index(self) -> Index:
+        return replace(read_index(self.root, self._stamps), runs={}, lines=Index(self.root).lines)
+
+    def __call__(self, runs: Collection[str], metrics: Collection[str] | None = None, **where: int) -> pl.DataFrame:
+        """The rows of these trained runs, or those of some metrics and of one epoch or layer.
+
+        A name that ends in `[` stands for a family of metrics.
+        """
+        wanted, index = {*runs}, self._index
+        ids = [id for id in self._stamps if id in wanted]
+        chosen = pl.all_horizontal(pl.col("run").is_in(ids), *(pl.col(key) == value for key, value in where.items()))
+        if metrics is not None and any(name.endswith("[") for name in metrics):
+            chosen, metrics = chosen & named(metrics), None
+        query = RowQuery(metrics=metrics, where=chosen)
+        found = index.rows([id for id in ids if index.has(id, query)], query)
+        return join_slices(found[id] if id in found else self._from_folder(id, query) for id in ids)
+
+    def _from_folder(self, id: str, query: RowQuery) -> RowSlice:
+        return _slice(*_read(self.root / id, query))[1]
+
+    def stamp(self, runs: Iterable[str]) -> str:
+        """Changes when a file of one of these runs does."""
+        return "\n".join(f"{run} {self._stamps.get(run)}" for run in runs)
 
 
 def load_manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
@@ -105,11 +141,11 @@ def load_manifests(root: Place, ids: Iterable[str]) -> dict[str, Manifest]:
     wanted = {id: present[id] for id in ids if id in present}
     known = indexed_manifests(root, wanted)
     fresh = [id for id in wanted if id not in known]
-    return known | dict(zip(fresh, _each(root, lambda id: RunFolder(root / id).manifest(), fresh), strict=True))
+    return known | dict(zip(fresh, _each(root, lambda id: read_manifest(root / id), fresh), strict=True))
 
 
 def _each(root: Place, read: Callable[[_T], _R], wanted: Sequence[_T]) -> list[_R]:
-    """Read one after the other; from an object store, several at a time."""
+    """Call `read` on each; for an object store, on several at a time."""
     if not isinstance(root, Remote):
         return [read(one) for one in wanted]
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
@@ -134,23 +170,23 @@ class _FolderReader:
     def read(self, id: str) -> _Loaded | SondeError:
         """A run, or why it cannot be read.  A store that does not answer is an error of the whole load."""
         try:
-            return self._read(RunFolder(self.root / id))
+            return self._read(id)
         except Unreachable:
             raise
         except SondeError as error:
             return error
 
-    def _read(self, folder: RunFolder) -> _Loaded:
-        id, writer = folder.id, None if folder.id in self.known.runs else self.writer
+    def _read(self, id: str) -> _Loaded:
+        writer = None if id in self.known.runs else self.writer
         query = self.query if id in self.asked else RowQuery(metrics=())
-        description, manifest, rows = _read(folder, query if writer is None else RowQuery())
-        self._count(id, manifest, rows.height)
-        if writer is not None and manifest.state in ENDED and description.get("kind") != KIND:
+        run, rows = _read(self.root / id, query if writer is None else RowQuery())
+        self._count(run, rows.height)
+        if writer is not None and run.manifest.state in ENDED and not run.is_watched:
             with self.lock:
-                in_writer = writer.add(id, self.present[id], description, manifest, rows)
+                in_writer = writer.add(run, self.present[id], rows)
             if in_writer or query.is_empty:
-                return _loaded(folder, description, manifest, empty())
-        return _loaded(folder, description, manifest, rows if writer is None else query.select(rows))
+                return _slice(run, empty())
+        return _slice(run, rows if writer is None else query.select(rows))
 
     def written(self) -> dict[str, RowSlice]:
         """Finish the index; return the rows that are asked for of the runs that were added to it."""
@@ -164,27 +200,25 @@ class _FolderReader:
         if self.writer is not None:
             self.writer.abandon()
 
-    def _count(self, id: str, manifest: Manifest, rows: int) -> None:
+    def _count(self, run: Run, rows: int) -> None:
         """Raise where the rows of all runs that were read are more than their bytes explain."""
         with self.lock:
-            packed = sum(known.bytes for known in (manifest.checksums or {}).values())
-            self.allowance.left += max(packed, bytes_of_rows(self.present[id]))
-            self.allowance.take(rows, id)
+            packed = sum(known.bytes for known in (run.manifest.checksums or {}).values())
+            self.allowance.left += max(packed, bytes_of_rows(self.present[run.id]))
+            self.allowance.take(rows, run.id)
 
 
-def _read(folder: RunFolder, query: RowQuery) -> tuple[dict[str, Any], Manifest, pl.DataFrame]:
-    """What run.json says, the manifest, and the rows that are asked for."""
-    manifest = folder.manifest()
-    description = folder.description(manifest)
-    rows = empty()
+def _read(path: Place, query: RowQuery) -> tuple[Run, pl.DataFrame]:
+    """A run, and those of its rows that are asked for."""
+    run, rows = open_run(path), empty()
     if not query.is_empty:
-        read = read_watched if description.get("kind") == KIND else RunFolder.read
-        manifest, rows = read(folder, manifest)
-    return description, manifest, query.select(rows)
+        manifest, rows = read_rows(run, run.manifest)
+        run = replace(run, manifest=manifest)
+    return run, query.select(rows)
 
 
-def _loaded(folder: RunFolder, description: dict[str, Any], manifest: Manifest, rows: pl.DataFrame) -> _Loaded:
-    return stored_run(folder.path, description, manifest), RowSlice(rows, 0, rows.height)
+def _slice(run: Run, rows: pl.DataFrame) -> _Loaded:
+    return run, RowSlice(rows, 0, rows.height)
 
 
 def _runs(root: Place, loaded: Sequence[_Loaded]) -> Runs:

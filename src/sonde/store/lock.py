@@ -1,11 +1,11 @@
-"""One process per run: a second process is refused with the name of the first; and the status of a run.
+"""One process per run: a second process gets an error that names the first; and the status of a run.
 
-On this machine the operating system locks a file, and lets go when the process ends, however it ends.  Beside it lies
-a heartbeat file, which names the process and is renewed as its work advances: readers see the run's status by it.
+On this machine the operating system locks a file, and releases it when the process ends, however it ends.  Beside it
+is a heartbeat file, which names the process and is renewed as its work advances: readers take the status from it.
 
-In an object store nothing locks.  There a lease stands in: an object that names its holder and is renewed while the
-run is trained.  It is advice: should two processes ever hold one run (the first was silent for a minute, not dead),
-both compute the same bits, each puts its contents before the manifest that names them, and the work of one is lost.
+An object store has no locks.  A lease takes their place: an object that names its holder and is renewed while the run
+is trained.  It is advisory: two processes may hold one run if the first was silent for a minute but alive.  Then both
+compute the same bits, each puts its contents before the manifest that names them, and the work of one is lost.
 
 The manifest says what was reached, not whether a process goes on.  The status (running, stalled, interrupted or ended)
 follows from the manifest, from the heartbeat file or lease, and from the process that it names.
@@ -117,7 +117,7 @@ def _me() -> dict[str, Any]:
 
 
 def _held(run: str, holder: Any) -> Held:
-    """The error that names the holder, as far as its file or lease says who it is."""
+    """The error that names the holder, where its file or lease can be read."""
     try:
         who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (KeyError, TypeError):
@@ -180,7 +180,7 @@ class _Lease:
             raise Held(f"{_held(run, holder)}; {ends}")
 
     def renew(self, done: threading.Event) -> None:
-        """Until done; a renewal that fails is made up for by the next, a lease taken by another is left to it."""
+        """Renew the lease until done, unless another process took it; a failed renewal is made up for by the next."""
         while not done.wait(RENEWED):
             with suppress(SondeError):
                 if self._is_me(self._holder()):
@@ -196,7 +196,7 @@ class _Lease:
         return bool(holder.get("token") == self.me["token"])
 
     def _holder(self) -> dict[str, Any]:
-        """Who the object names; empty where there is none or it cannot be read."""
+        """The holder that the object names; empty where there is none or it cannot be read."""
         try:
             known = json.loads(self.at.read_bytes())
         except (FileNotFoundError, ValueError):
@@ -327,7 +327,7 @@ def _is_there(process: int) -> bool:
 
 
 def _began_after(process: int, moment: datetime) -> bool:
-    """Whether the number belongs to another process now; False where the system does not say."""
+    """Whether another process has this number now; False where the system does not say."""
     known = _proc(process)
     if not known:
         return False

@@ -52,7 +52,7 @@ def read_table(content: bytes, path: Place, run: str, schema: pl.Schema, fix: st
 
 
 def refuse_nonsense(rows: pl.DataFrame, path: Place, run: str, fix: str) -> None:
-    """Rows name the run whose folder they lie in, and have what every row has."""
+    """Raise unless the rows name this run and have a valid value in every required column."""
     runs = rows["run"]
     if runs.null_count() or (runs != run).any():
         unknown = runs.filter(runs.ne_missing(run))
@@ -61,7 +61,7 @@ def refuse_nonsense(rows: pl.DataFrame, path: Place, run: str, fix: str) -> None
 
 
 def refuse_odd_values(rows: pl.DataFrame, path: object, fix: str) -> None:
-    """Every row has a metric, a step, and a finite number or none."""
+    """Raise unless every row has a metric, a step, and a finite number or none."""
     epoch = () if "module" in rows.columns else ("epoch",)  # a watched loop has none
     for name in ("step", "metric", "value", "defined", "samples", *epoch):
         if rows[name].null_count():
@@ -90,15 +90,10 @@ _VALUES = 1  # of a data page
 
 
 class ParquetSize(NamedTuple):
-    """Of a file once it is unpacked: rows by whichever header names most, and bytes of all pages together."""
+    """The size of a file when unpacked: the largest number of rows that a header names, and the bytes of all pages."""
 
     rows: int
     bytes: int
-
-
-def unpacked_bytes(file: BinaryIO | io.BytesIO) -> int:
-    """Bytes of all pages together; ValueError where the file is not Parquet."""
-    return parquet_size(file).bytes
 
 
 def parquet_size(file: BinaryIO | io.BytesIO) -> ParquetSize:
@@ -171,13 +166,13 @@ def _pages(file: BinaryIO | io.BytesIO, at: int, packed: int) -> ParquetSize:
 
 
 class _Thrift:
-    """A structure in the compact protocol, read from its beginning; quick, for every file of rows is looked at."""
+    """Reads a structure in the compact protocol.  It is fast, because every file of rows is checked."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Number and type of each field; whoever asks for the next has read or skipped the value."""
+        """Number and type of each field; the caller reads or skips the value before it asks for the next."""
         last, content = 0, self.content
         while head := content[self.at]:
             self.at += 1

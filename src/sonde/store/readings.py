@@ -1,19 +1,130 @@
-"""What stored runs measured, looked up in their rows: a reading of many runs at once, or all readings of one run."""
+"""Rows of stored runs: which of them a reader asks for, and the readings in them.
+
+A frame often holds the rows of many runs; a `RowSlice` is the part of one run.  `Readings` looks up one reading of many
+runs at once, `ReadingArray` all readings of one run.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from sonde.metrics.rows import Reading, undefined
-from sonde.store.row_query import row_slices
+from sonde.metrics import family_of, stored_name
+from sonde.metrics.rows import Reading, empty, undefined
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# ── rows that are asked for ────────────────────────────────────────────────────────────────────────────
+HeavyFamilies = tuple[str, ...]
+"""Families of metrics that the index leaves out of a run."""
+
+_CHUNK = 100_000  # rows of a chunk of the joined frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowQuery:
+    """Which rows a reader asks for.
+
+    `where` is applied to frames that hold whole runs and metrics, often several: windows in it are over both.
+    """
+
+    metrics: Collection[str] | None = None  # None: all
+    layers: bool = True  # whether rows of single layers are asked for, beside those of the whole network
+    where: pl.Expr | None = None
+
+    def __post_init__(self) -> None:
+        """Metrics may be asked for by their aliases."""
+        if self.metrics is not None:
+            object.__setattr__(self, "metrics", frozenset(map(stored_name, self.metrics)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rows are asked for."""
+        return self.metrics is not None and not self.metrics
+
+    def select(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows that are asked for."""
+        asked = [] if self.metrics is None else [pl.col("metric").is_in(list(self.metrics))]
+        if not self.layers:
+            asked.append(pl.col("layer").is_null())
+        rows = rows.filter(*asked) if asked else rows
+        return rows if self.where is None else rows.filter(self.where)
+
+    def includes(self, family: str) -> bool:
+        """Whether some of the rows may be of the family."""
+        return self.metrics is None or any(family_of(metric) == family for metric in self.metrics)
+
+    def avoids(self, families: HeavyFamilies) -> bool:
+        """Whether none of the rows is of these families."""
+        return self.is_empty or not any(map(self.includes, families))
+
+
+@dataclass(frozen=True)
+class RowSlice:
+    """The rows of one run, in a frame that may hold others' too."""
+
+    frame: pl.DataFrame
+    first: int
+    count: int
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The rows as a frame of their own, without a copy."""
+        return self.frame.slice(self.first, self.count)
+
+
+NO_ROWS = RowSlice(empty(), 0, 0)
+
+
+def row_slices(frame: pl.DataFrame) -> Iterator[tuple[str, RowSlice]]:
+    """Every run of a frame with its rows, which follow each other."""
+    first = 0
+    for count, run in frame["run"].rle().struct.unnest().iter_rows():
+        yield run, RowSlice(frame, first, count)
+        first += count
+
+
+def rows_of_runs(rows: pl.DataFrame, runs: Container[str]) -> pl.DataFrame:
+    """The rows of these runs, in order.  Where rows of many of them follow each other, they are not copied."""
+    return join_slices((part for run, part in row_slices(rows) if run in runs), rows.clear())
+
+
+def join_slices(slices: Iterable[RowSlice], none: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The rows of all slices, in order, with the columns of `none`.
+
+    Adjacent slices of one frame are joined without a copy.
+    """
+    pieces: list[RowSlice] = []
+    for one in slices:
+        if not one.count:
+            continue
+        last = pieces[-1] if pieces else NO_ROWS
+        if last.frame is one.frame and last.first + last.count == one.first:
+            pieces[-1] = RowSlice(last.frame, last.first, last.count + one.count)
+        else:
+            pieces.append(one)
+    return pl.concat([empty() if none is None else none, *_in_large_chunks(pieces)])
+
+
+def _in_large_chunks(pieces: Iterable[RowSlice]) -> Iterator[pl.DataFrame]:
+    """Frames of many small chunks make every later operation slow."""
+    small: list[pl.DataFrame] = []
+    rows = 0
+    for piece in pieces:
+        small.append(piece.rows)
+        rows += piece.count
+        if rows >= _CHUNK:
+            yield pl.concat(small, rechunk=len(small) > 1)
+            small, rows = [], 0
+    if small:
+        yield pl.concat(small, rechunk=len(small) > 1)
+
+
+# ── readings ───────────────────────────────────────────────────────────────────────────────────────
 _WHOLE = -1
 """Stands for the layer of a measurement of the whole network."""
 
@@ -24,9 +135,10 @@ _Key = tuple[str, int, int | None]
 
 
 class Readings:
-    """Rows of many runs.  Runs are asked the same things, so each is looked up for all of them at once."""
+    """Looks up readings in the rows of many runs, each for all runs at once."""
 
-    def __init__(self, rows: pl.DataFrame) -> None:
+    def __init__(self, rows: pl.DataFrame | Callable[..., pl.DataFrame]) -> None:
+        """`rows` are in memory, or a function reads them: (metric, epoch=…, layer=…) → rows."""
         self.rows = rows
         self._of_metric: dict[str, pl.DataFrame] = {}
         self._looked_up: dict[tuple[object, ...], dict[str, Reading]] = {}
@@ -35,15 +147,21 @@ class Readings:
         """Run → reading, of the runs that took it; undefined where there are several at one place."""
         key = (metric, *where.items())
         if key not in self._looked_up:
-            if metric not in self._of_metric:
-                self._of_metric[metric] = _known(self.rows.filter(metric=metric))
-            here = self._of_metric[metric].filter(**where)
             found: dict[str, Reading] = {}
-            for run, value, reason, samples in here.select("run", "value", "reason", "samples").iter_rows():
+            for run, value, reason, samples in self._there(metric, where).iter_rows():
                 several = f"{metric} has several values there" if run in found else reason
                 found[run] = Reading(metric=metric, value=value, samples=samples, reason=several)
             self._looked_up[key] = found
         return self._looked_up[key]
+
+    def _there(self, metric: str, where: Mapping[str, int]) -> pl.DataFrame:
+        if isinstance(self.rows, pl.DataFrame):
+            if metric not in self._of_metric:
+                self._of_metric[metric] = _known(self.rows.filter(metric=metric))
+            here = self._of_metric[metric].filter(**where)
+        else:
+            here = _known(self.rows(metric, **where))
+        return here.select("run", "value", "reason", "samples")
 
     def value(self, run: Mapping[str, Any], metric: str, **where: int) -> float:
         """The value of one run, given as its line of `Evidence.runs`; NaN where it is undefined or was not taken."""
@@ -57,7 +175,7 @@ class Readings:
 
 
 class ReadingLayout:
-    """Where each reading stands among those of a run; what is asked of it is known for all runs that share it."""
+    """The position of each reading in the arrays of a run; runs that measured the same things share it."""
 
     def __init__(self, keys: Iterable[_Key]) -> None:
         self.positions = {key: position for position, key in enumerate(keys)}
@@ -74,7 +192,7 @@ class ReadingLayout:
         return self._epochs[key]
 
     def across(self, metric: str, epoch: int, layers: Sequence[int]) -> slice | list[int | None]:
-        """Its positions at one epoch, layer by layer; None where it was not measured, a slice where they follow."""
+        """The positions of a metric at one epoch: a slice where they are consecutive, None where not measured."""
         key = (metric, epoch, layers)
         if key not in self._across:
             places = [self.positions.get((metric, epoch, layer)) for layer in layers]
@@ -84,7 +202,7 @@ class ReadingLayout:
         return self._across[key]
 
     def gap(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading | None:
-        """Why a mean over the layers is undefined in every run, where it was not measured at the first of them."""
+        """The undefined mean over layers where the first of them was not measured; else None."""
         key = (metric, epoch, layers)
         if key not in self._gaps:
             measured = (metric, epoch, layers[0]) in self.positions
@@ -108,7 +226,7 @@ class ReadingArray:
     samples: "NDArray[np.int64]"
 
     def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
-        """The reading, or an undefined one that says it was not taken."""
+        """The reading at an epoch and layer; undefined, with the reason, where none was taken."""
         n = self.layout.positions.get((metric, epoch, layer))
         if n is None:
             return undefined(metric, not_measured(metric, epoch), layer=layer)
@@ -129,7 +247,7 @@ class ReadingArray:
         return [math.nan if n is None else self.values.item(n) for n in places]
 
     def mean(self, metric: str, epoch: int, layers: Sequence[int]) -> Reading:
-        """The mean over the layers; undefined where one of them is, for an average covers the layers it names."""
+        """The mean over the layers; undefined where one of them is."""
         if not layers:
             return undefined(metric, "there is no layer between the first and the last state")
         if gap := self.layout.gap(metric, epoch, layers):
@@ -156,7 +274,7 @@ def readings_of(rows: pl.DataFrame, runs: Iterable[str], metrics: Sequence[str])
 
 
 def _parts(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Frames of whole runs, of about a million rows; all rows at once where those of a run do not follow each other."""
+    """Frames of whole runs, of about a million rows each; one frame where the rows of a run are scattered."""
     lengths = rows["run"].rle().struct.field("len")
     whole = len(lengths) == rows["run"].n_unique()
     first, count = 0, 0
@@ -214,7 +332,7 @@ def _by_run(rows: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 class _Reasons:
-    """Why readings are undefined: few of them are."""
+    """The reasons of undefined readings, which are few."""
 
     def __init__(self, reasons: pl.Series) -> None:
         self.places = reasons.is_not_null().arg_true().to_numpy()

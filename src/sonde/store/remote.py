@@ -1,4 +1,4 @@
-"""A place in an object store, through fsspec: whole objects are put, read, listed and deleted, nothing else.
+"""An object store through fsspec: whole objects are put, read, listed and deleted, nothing else.
 
 Every request that fails for a passing reason is made again; all of them may be, since a put that is made twice
 leaves the same object.  This is the only place that retries: fsspec's file systems and their libraries would each
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from sonde.core.errors import SondeError, installation
@@ -82,10 +81,6 @@ class Remote:
     @property
     def parent(self) -> "Remote":
         return Remote(self.url.rpartition("/")[0], self._system)
-
-    @property
-    def suffix(self) -> str:
-        return PurePosixPath(self.name).suffix
 
     def exists(self) -> bool:
         """Whether there is such an object, or any below it."""
@@ -160,13 +155,13 @@ class Remote:
 
 
 def stamp(about: Mapping[str, Any]) -> str:
-    """Another one when the object is another, by what the store says of it."""
+    """A digest of what the store says of an object; it changes when the object does."""
     known = sorted((key, str(value)) for key, value in about.items())
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
 def connect(url: str) -> Remote:
-    """The place a URL names; credentials are the provider's business and are refused in it."""
+    """Connect to the store of a URL.  A URL with credentials is refused: the provider's own settings hold them."""
     import fsspec
 
     protocol, _, rest = url.partition("://")
@@ -205,7 +200,7 @@ def passing(error: BaseException) -> bool:
 
 
 def _explained(error: Exception, url: str) -> Exception:
-    """What a user can do about it; what a caller handles stays as it is."""
+    """An error that says what a user can do; errors that callers handle are returned unchanged."""
     if "Credential" in type(error).__name__:
         return Unreachable(
             f"{url}: no credentials were found ({_reason(error)}): give them in the provider's usual way, for S3 "

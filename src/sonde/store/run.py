@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,8 +19,9 @@ from sonde.core.errors import one_line, unicode
 from sonde.core.formatting import network
 from sonde.core.run_ids import Flat, flatten, network_label, rule_label
 from sonde.metrics.rows import Reading
-from sonde.store import folder, schemas
+from sonde.store import schemas
 from sonde.store.files import Place
+from sonde.store.folder import read_description, read_manifest, read_trained, recipe_key
 from sonde.store.journal import read_facts, read_watched
 from sonde.store.lock import RunStatus, run_status
 from sonde.store.readings import ReadingArray, readings_of
@@ -34,15 +36,41 @@ class Run:
     A watched run has `config` None.  `seed`, `rule`, `epochs`, `depth` and `recipe` are those of trained runs.
     """
 
-    id: str
-    config: dict[str, Any] | Any = field(repr=False)  # None: watched; the type spares readers of trained runs a check
-    about: dict[str, Any] = field(repr=False)
-    manifest: schemas.Manifest = field(repr=False)
     path: Place
-    defaults: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Dotted keys that `config` may leave out."""
-    study: dict[str, str] | None = field(default=None, repr=False)
-    """Name and scale of the study that trained it, where it is recorded."""
+    description: dict[str, Any] = field(repr=False)
+    """What its run.json says."""
+    manifest: schemas.Manifest = field(repr=False)
+    """The state that was visible when it was read."""
+
+    @property
+    def id(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    @property
+    def config(self) -> Any:
+        """Its configuration as plain data; None for a watched run."""
+        return self.description["config"]
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Facts derived from the configuration or the watched model, with labels of one line each."""
+        about = {key: one_line(v) if isinstance(v, str) else v for key, v in self.description["about"].items()}
+        if not self.is_watched:
+            about["label"] = network_label(about["label"])
+            about["rule_label"] = one_line(rule_label(about["rule_label"], self.config["rule"]))
+        return about
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Dotted keys that `config` may leave out, with their values."""
+        defaults: dict[str, Any] = self.description.get("defaults", {})
+        return defaults
+
+    @property
+    def study(self) -> dict[str, str] | None:
+        """Name and scale of the study that trained it, where it is recorded."""
+        return self.description.get("study")
 
     @property
     def is_watched(self) -> bool:
@@ -70,7 +98,7 @@ class Run:
     @cached_property
     def recipe(self) -> str:
         """The digest of its configuration without the seed."""
-        return folder.recipe_key(self.config)
+        return str(self.description.get("recipe") or recipe_key(self.config))
 
     @property
     def seed(self) -> int:
@@ -125,13 +153,12 @@ class Run:
 
         Empty for a trained run.  Read from the folder when first asked.
         """
-        return read_facts(folder.RunFolder(self.path)) if self.is_watched else {}
+        return read_facts(self.path) if self.is_watched else {}
 
     @property
     def rows(self) -> pl.DataFrame:
         """All its rows, read from its folder at every call; `Runs.rows` has those that were loaded."""
-        read = read_watched if self.is_watched else folder.RunFolder.read
-        return read(folder.RunFolder(self.path))[1]
+        return read_rows(self)[1]
 
     @cached_property
     def readings(self) -> ReadingArray:
@@ -140,7 +167,7 @@ class Run:
         return next(readings_of(rows, [self.id], rows["metric"].unique().to_list()))
 
     def at(self, metric: str, epoch: int, layer: int | None = None) -> Reading:
-        """A reading, or an undefined one that says it was not taken."""
+        """The reading at an epoch and layer; undefined, with the reason, where none was taken."""
         return self.readings.at(metric, epoch, layer)
 
     def across(self, metric: str, epoch: int, layers: Sequence[int]) -> list[float]:
@@ -169,25 +196,25 @@ def flat_recipe(recipe: str, config: Mapping[str, Any]) -> Flat:
     return _flat_recipes[recipe]
 
 
-def stored_run(path: Place, description: Mapping[str, Any], manifest: schemas.Manifest) -> Run:
-    """The run of a folder, from what its run.json says.  Its labels are made one line each."""
-    about = {key: one_line(v) if isinstance(v, str) else v for key, v in description["about"].items()}
-    config = description["config"]
-    if config is not None:
-        about["label"] = network_label(about["label"])
-        about["rule_label"] = one_line(rule_label(about["rule_label"], config["rule"]))
-    defaults, study = description.get("defaults", {}), description.get("study")
-    run = Run(path.name, config, about, manifest, path, defaults, study)
-    if "recipe" in description:
-        vars(run)["recipe"] = description["recipe"]
-    return run
+def open_run(path: Place) -> Run:
+    """The run of a folder; an error where its description or its manifest is not what was stored."""
+    manifest = read_manifest(path)
+    description = read_description(path, manifest)
+    if description["config"] is not None and "recipe" not in description:  # stored by 0.1.0
+        description["recipe"] = recipe_key(description["config"])
+    return Run(path, description, manifest)
+
+
+def read_rows(run: Run, manifest: schemas.Manifest | None = None) -> tuple[schemas.Manifest, pl.DataFrame]:
+    """The visible state of a run and all its rows, from its folder."""
+    return (read_watched if run.is_watched else read_trained)(run.path, manifest)
 
 
 def with_readings(rows: pl.DataFrame, runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, Run]:
     """Run id → a copy of the run whose `readings` are those of these metrics, looked up in rows of many runs."""
     found = {}
     for run, readings in zip(runs, readings_of(rows, [run.id for run in runs], metrics), strict=True):
-        found[run.id] = copied = replace(run)
+        found[run.id] = copied = copy(run)
         vars(copied)["readings"] = readings
     return found
 
@@ -232,7 +259,7 @@ def without_machines(stored: Runs) -> Runs:
 
 
 def without_machine(manifest: schemas.Manifest) -> schemas.Manifest:
-    """The same of one run."""
+    """The manifest without the names of machine and node, and without command lines."""
 
     def clean(session: dict[str, Any]) -> dict[str, Any]:
         known = {key: value for key, value in session.items() if key != "node"}

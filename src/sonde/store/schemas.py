@@ -1,6 +1,6 @@
-"""What `run.json`, `manifest.json`, the facts of a watched run and an index may say.
+"""The schemas of `run.json`, `manifest.json`, the facts of a watched run, and an index.
 
-Anything else is one line that names the file, the key and the fix.
+A file that does not fit raises one line that names the file, the key and the fix.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True)
 class Checksum:
-    """Of a file's content."""
+    """SHA-256 and size of a file's content."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -85,7 +85,7 @@ _Tree = dict[str, Any]
 
 
 def _keys(**known: Schema) -> Schema:
-    """A tree in which these keys, where they are there, are so; it may have more, and stays as it is."""
+    """The schema of a dict whose keys, where present, have these types; other keys are kept."""
     fields = {name: core_schema.typed_dict_field(kind, required=False) for name, kind in known.items()}
     return core_schema.typed_dict_schema(fields, extra_behavior="allow")
 
@@ -108,7 +108,7 @@ _session = _keys(
     environment=_or_null(_environment),
 )
 SessionTree = Annotated[_Tree, GetPydanticSchema(lambda kind, handler: _session)]
-"""What readers rely on in a session; the manifest keeps all of it as it is."""
+"""The keys that readers need in a session; the manifest keeps all others unchanged."""
 
 
 @closed
@@ -127,7 +127,7 @@ class Manifest:
 
 @extensible
 class TrainedAbout:
-    """What readers rely on in the facts derived from a configuration."""
+    """The keys that readers need in the facts derived from a configuration."""
 
     label: str
     variant: str | None
@@ -253,6 +253,8 @@ class _SpikeFacts:
     value: Number | None = None
     limit: Number | None = None
     world: Count = 1
+    rank: Count | None = None  # another than rank 0, which the number is of
+    until: Count | None = None  # the last step that is watched because of it
 
 
 @extensible
@@ -280,7 +282,7 @@ class _ScalingFacts:
 
 @extensible
 class WatchedFacts:
-    """What readers rely on in what a watch saw once; `with_defaults` adds what it leaves out."""
+    """The keys that readers need in the facts of a watched run; `with_defaults` adds those that are left out."""
 
     modules: list[_ModuleFacts] = field(default_factory=list)
     parameters: list[_ParameterFacts] = field(default_factory=list)
@@ -297,14 +299,14 @@ class WatchedFacts:
     spikes: list[_SpikeFacts] = field(default_factory=list)
     ranks: Count | None = None
     bends: bool | None = None
-    unregistered: _Names | None = None
+    unregistered: list[Shape] | None = None
     loss_ops: _Names | None = None
     loss_shape: Shape | None = None
     experiments: _Tree | None = None
 
 
 def with_defaults(facts: _Tree) -> _Tree:
-    """Facts whose modules and parameters have every key that readers rely on."""
+    """The facts with every key of modules and parameters that readers need."""
     modules = [{**vars(_ModuleFacts(name="", calls=0)), **one} for one in facts.get("modules", [])]
     parameters = [{**vars(_ParameterFacts(name="")), **one} for one in facts.get("parameters", [])]
     return facts | {"modules": modules, "parameters": parameters}
@@ -328,7 +330,7 @@ class _LinesOfIndex:
 
 @closed
 class IndexContents:
-    """What an index says of itself."""
+    """The content of index.json."""
 
     format: Count
     pack: BareName
@@ -344,12 +346,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def validate_as(kind: type[_T], known: Any, where: str, fix: str) -> _T:
-    """What was read, as what it has to be."""
+    """Validate a value that was read; raise an error that names the file, the key and the fix."""
     return _validated(kind, where, fix, lambda adapter: adapter.validate_python(known))
 
 
 def validate_json_as(kind: type[_T], text: str, where: str, fix: str) -> _T:
-    """What a JSON text says, as what it has to be."""
+    """The same for a JSON text."""
     return _validated(kind, where, fix, lambda adapter: adapter.validate_json(text))
 
 
@@ -361,7 +363,7 @@ def _validated(kind: type[_T], where: str, fix: str, read: Callable[[TypeAdapter
 
 
 def _said(error: ValidationError) -> str:
-    """The first complaint, with the dotted key it is about."""
+    """The first error in words, with its dotted key."""
     problem = error.errors(include_url=False, include_context=False)[0]
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "missing":

@@ -1,31 +1,30 @@
-"""A whole store against what was written: every file, every id, every row's run, and the index against the runs."""
+"""Verify a store: every file against its checksum, every id, the run of every row, and the index against the runs."""
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-from pydantic_core import from_json
 
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.files import Place, place
-from sonde.store.folder import Damaged, RunFolder, recipe_key
+from sonde.store.folder import Damaged, how_to_restore, read_manifest, read_visible
 from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, read_index, refuse_damaged_index
 from sonde.store.index_writer import light
-from sonde.store.journal import journal_name, read_facts, read_watched, verify_journal
+from sonde.store.journal import journal_name, read_facts, verify_journal
 from sonde.store.listing import stamps_of, why_incomplete
-from sonde.store.row_query import RowQuery, RowSlice
-from sonde.store.schemas import WATCHED_KIND, Checksum, Manifest, checksum
+from sonde.store.readings import RowQuery, RowSlice
+from sonde.store.run import Run, open_run, read_rows
+from sonde.store.schemas import Checksum, Manifest, checksum
 
 
 @dataclass
 class Verified:
-    """What was found; memory does not grow with the store."""
+    """The result of a verification; its size does not grow with the store."""
 
     runs: int = 0
     files: int = 0
@@ -50,7 +49,7 @@ def verify(root: str | Place) -> Verified:
         for id in present:
             found.runs += 1
             try:
-                _verify_run(RunFolder(root / id), found, rows_of)
+                _verify_run(root / id, found, rows_of)
             except SondeError as error:
                 found.blame(id, str(error))
         _verify_index(root, found)
@@ -62,47 +61,45 @@ def verify(root: str | Place) -> Verified:
     return found
 
 
-def _verify_run(folder: RunFolder, found: Verified, indexed: "_Indexed") -> None:
-    manifest = folder.manifest()
-    described = folder.description(manifest)
-    if manifest.checksums is None:
-        found.without_checksums.append(folder.id)
+def _verify_run(path: Place, found: Verified, indexed: "_Indexed") -> None:
+    run = open_run(path)
+    if run.manifest.checksums is None:
+        found.without_checksums.append(run.id)
     counted: dict[str, int] = {}
 
     def every_file(manifest: Manifest) -> None:
         counted.clear()
         for name, known in (manifest.checksums or {}).items():
-            path = folder.path / name
+            file = path / name
             if name == journal_name(manifest):
-                content = path.read_bytes() if path.exists() else b""
-                verify_journal(folder, content, manifest)
+                content = file.read_bytes() if file.exists() else b""
+                verify_journal(file, content, manifest)
                 counted[name] = len(content)
-            elif (there := _checksum(path)) != known:
+            elif (there := _checksum(file)) != known:
                 raise Damaged(
-                    f"{path} is not what was stored ({there.bytes:,} bytes, SHA-256 {there.sha256[:12]}…; stored were "
-                    f"{known.bytes:,}, {known.sha256[:12]}…): {folder.fix}"
+                    f"{file} is not what was stored ({there.bytes:,} bytes, SHA-256 {there.sha256[:12]}…; stored were "
+                    f"{known.bytes:,}, {known.sha256[:12]}…): {how_to_restore(path)}"
                 )
             else:
                 counted[name] = there.bytes
 
-    manifest, _ = folder.follow(every_file, manifest)
+    manifest, _ = read_visible(path, every_file, run.manifest)
     found.files += len(counted) + 1
     found.bytes += sum(counted.values())
-    if described.get("kind") == WATCHED_KIND:
-        read_watched(folder)
-        read_facts(folder)
+    manifest, rows = read_rows(run, manifest)
+    if run.is_watched:
+        read_facts(path)
     else:
-        manifest, rows = folder.read(manifest)
-        indexed.compare(folder.id, described, manifest, rows, found)
+        indexed.compare(replace(run, manifest=manifest), rows, found)
     named = {"run.json", "manifest.json", "log.txt", *manifest.files.values(), *(manifest.checksums or {})}
-    named |= {*described.get("guests", []), journal_name(manifest)}
+    named |= {*run.description.get("guests", []), journal_name(manifest)}
     found.left_over += [
-        str(file) for file in folder.path.iterdir() if file.name not in named and folder.manifest() == manifest
+        str(file) for file in path.iterdir() if file.name not in named and read_manifest(path) == manifest
     ]
 
 
 def _checksum(path: Place) -> Checksum:
-    """Of a file, without holding it."""
+    """The checksum of a file, which is not read into memory at once."""
     if not isinstance(path, Path):
         return checksum(path.read_bytes())
     with files.opened(path) as file:
@@ -110,7 +107,7 @@ def _checksum(path: Place) -> Checksum:
 
 
 class _Indexed:
-    """The rows of an index beside those of the folders, a block at a time."""
+    """Compares the rows of an index with those of the folders, a block at a time."""
 
     def __init__(self, known: Index) -> None:
         self.known = known
@@ -119,26 +116,19 @@ class _Indexed:
         self.members: dict[int, list[str]] = {}
         for run, where in known.places.items():
             self.members.setdefault(where.block, []).append(run)
-        self.lines = dict(zip(known.lines["id"], known.lines["description"], strict=True))
 
-    def compare(
-        self, run: str, described: dict[str, Any], manifest: Manifest, rows: pl.DataFrame, found: Verified
-    ) -> None:
-        if run not in self.known.runs:
+    def compare(self, run: Run, rows: pl.DataFrame, found: Verified) -> None:
+        if run.id not in self.known.runs:
             return
-        block = self.known.places[run].block
+        copy, block = self.known.runs[run.id], self.known.places[run.id].block
         if block != self.block:
             self.block = block
             self.rows = self.known.rows(self.members[block], RowQuery())
-        indexed = self.rows.get(run)
-        recipe = {"recipe": recipe_key(described["config"])}
-        if (
-            indexed is None
-            or self.known.runs[run].manifest != manifest
-            or recipe | from_json(self.lines[run]) != recipe | described
-            or not indexed.rows.equals(light(rows)[0])
-        ):
-            found.blame(INDEX_FOLDER, f"its copy of {run} is not what the run has")
+        indexed = self.rows.get(run.id)
+        described = {"recipe": run.recipe} | copy.description  # earlier indexes have no recipe keys
+        same = copy.manifest == run.manifest and described == run.description
+        if indexed is None or not same or not indexed.rows.equals(light(rows)[0]):
+            found.blame(INDEX_FOLDER, f"its copy of {run.id} is not what the run has")
         else:
             found.indexed += 1
 

@@ -63,7 +63,7 @@ def _study(
 
 def accuracies(evidence: Evidence) -> list[StudyFinding]:
     """A finding for each rule, the most accurate first, those without an accuracy last."""
-    rules, readings = evidence.runs["rule"].unique(maintain_order=True), Readings(evidence.rows)
+    rules, readings = evidence.runs["rule"].unique(maintain_order=True), evidence.readings()
     found = [_accuracy_finding(evidence.runs.filter(rule=rule), readings) for rule in rules]
     return sorted(found, key=lambda finding: (not _has_accuracy(finding), -finding.numbers["test_acc"]))
 

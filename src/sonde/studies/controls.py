@@ -124,12 +124,18 @@ def _depth(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 
 def _deep(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
-    """Narrow blocks on the random hierarchy; at full scale PC takes at least as many steps as there are blocks."""
-    full = scale == "full"
+    """Narrow blocks on the random hierarchy.
 
-    def rules(depth: int) -> tuple[Rule, ...]:
-        pc = PredictiveCoding(steps=max(16, depth) if full else 16)
-        return Backprop(), DirectFeedback(), Frozen(), PredSim(), pc, replace(pc, depth_scale=True)
+    PC has a short inference with a small rate, which moves the states little, and a long one.  At full scale the long
+    one takes at least as many steps as there are blocks, so that the error reaches every block.
+    """
+    full = scale == "full"
+    short = PredictiveCoding(steps=5, rate=0.05)
+
+    def rules(depth: int) -> list[Rule]:
+        long = PredictiveCoding(steps=max(16, depth) if full else 16)
+        scaled = [replace(pc, depth_scale=True) for pc in (short, long)]
+        return [Backprop(), DirectFeedback(), Frozen(), PredSim(), short, long, *scaled]
 
     configs = [
         depth_matters(ResidualMLP(d=32, L=depth), rule, scale="quick", seed=seed, probes=DEEP_PROBES, epochs=10)
@@ -296,21 +302,20 @@ def _by_rule(found: list[Setting]) -> dict[str, list[Setting]]:
 
 
 def _compare_accuracies(control: Control, found: list[Setting]) -> str:
-    """Every rule's accuracy at the first and the last value, and where it is highest; a sentence for each rule."""
+    """Every rule's accuracy at the first and the last value, and where it is highest."""
     said: list[str] = []
     for label, settings in _by_rule(found).items():
         known = {f"{one.value:g}": one.at("test_acc").mean for one in settings if one.at("test_acc").n}
         if not known:
             continue
         ends = list(dict.fromkeys([next(iter(known)), next(reversed(known))]))
-        shown = listed(f"{accuracy(known[value])} at {control.symbol} = {value}" for value in ends)
-        if len(ends) > 1:
-            shown += f" ({signed(100 * (known[ends[1]] - known[ends[0]]))} points)"
+        shown = " → ".join(f"{accuracy(known[value])} at {control.symbol} = {value}" for value in ends)
+        notes = [f"{signed(100 * (known[ends[1]] - known[ends[0]]))} points"] if len(ends) > 1 else []
         if len(known) > 2:
             best = [value for value, mean in known.items() if mean == max(known.values())]
-            shown += f"; highest at {control.symbol} = {listed(best)}"
-        said.append(f"{'Under' if said else 'Test accuracy under'} {label}{' it' * bool(said)} is {shown}.")
-    return " ".join(said) or "No run has an accuracy."
+            notes += [f"highest at {control.symbol} = {listed(best)}"]
+        said.append(f"{label} {shown}" + (f" ({', '.join(notes)})" if notes else ""))
+    return f"Test accuracy of each rule. {'. '.join(said)}." if said else "No run has an accuracy."
 
 
 def _exceeds(one: Setting, other: Setting) -> bool:
@@ -319,19 +324,20 @@ def _exceeds(one: Setting, other: Setting) -> bool:
 
 
 def _compare_depths(control: Control, found: list[Setting]) -> str:
-    """Which rules exceed frozen blocks at each depth, every accuracy, and which rules leave blocks without credit."""
+    """Which rules exceed frozen blocks at each depth, and which rules leave blocks without credit."""
     above = [
         f"{listed(one.label for one in found if _exceeds(one, base)) or 'none'} at {control.symbol} = {base.value:g}"
         for base in found
         if base.rule == "frozen"
     ]
-    better = f"More accurate than frozen blocks: {'; '.join(above)}. " if above else ""
-    short = ""
+    short: dict[str, list[str]] = {}
     for label, settings in _by_rule(found).items():
         partly = [f"{one.reached.mean:g} of {one.value:g}" for one in settings if one.reached.mean < (one.value or 0)]
         if partly and settings[0].rule != "frozen":
-            short += f" Under {label}, only {listed(partly)} blocks have a credit."
-    return better + _compare_accuracies(control, found) + short
+            short.setdefault(listed(partly), []).append(label)
+    said = [f"More accurate than frozen blocks: {'; '.join(above)}."] if above else []
+    said += [f"Only {blocks} blocks have a credit under {listed(of)}." for blocks, of in short.items()]
+    return " ".join(said) or _compare_accuracies(control, found)
 
 
 def _compare_cosines(control: Control, found: list[Setting]) -> str:
@@ -343,7 +349,7 @@ def _compare_cosines(control: Control, found: list[Setting]) -> str:
             f"{cosine} at {control.symbol} = {one.value:g}" for cosine, one in zip(cosines, settings, strict=True)
         )
         said.append(f"{label}: {', '.join(by_value)}")
-    return f"Cosine of credit and gradient, mean over layers 1 … L−1. {'; '.join(said)}."
+    return f"Cosine of credit and gradient, mean over layers 1 … L−1: {'; '.join(said)}."
 
 
 def _compare_places(control: Control, found: list[Setting]) -> str:
@@ -376,10 +382,7 @@ def _compare_growth(control: Control, found: list[Setting]) -> str:
     grown = listed(f"×{number(one.growth.mean)} under {one.label}" for one in found)
     reached = listed(f"{accuracy(one.at('test_acc').mean)}" for one in found)
     epochs = found[0].runs[0].epochs
-    return (
-        f"With random labels, after {epochs} epochs, ‖h_L‖ has changed {grown}; test accuracy is {reached}, and chance "
-        "is 10 %."
-    )
+    return f"With random labels, ‖h_L‖ changes {grown} in {epochs} epochs. Test accuracy is {reached}; chance is 10 %."
 
 
 def _compare_costates(control: Control, found: list[Setting]) -> str:

@@ -9,7 +9,6 @@ import polars as pl
 
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
-from sonde.analysis.runs import evidence_lines
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core.formatting import accuracy, listed, percent, said_share
 from sonde.core.seed_statistics import Interval, paired, summarise, t_interval
@@ -150,10 +149,10 @@ def error_note(shares: Iterable[Share]) -> str:
 
 def which_train_depth(gathered: Gathered) -> list[StudyFinding]:
     """Of the runs beside the study: what each rule recovers of what BP gains over frozen blocks."""
-    stored = gathered.beside
-    if not stored.runs:
+    beside = gathered.evidence.beside if gathered.beside.runs else None
+    if beside is None:
         return []
-    runs, readings = evidence_lines(stored.runs), Readings(stored.rows)
+    runs, readings = beside.runs, beside.readings()
     last = int(runs["epochs"][0])
     taken = readings.at("test_acc", epoch=last)
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from sonde.analysis import theory
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
-from sonde.analysis.runs import evidence_lines
+from sonde.analysis.evidence import Evidence
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core import formatting
 from sonde.core.formatting import listed, number, percent
@@ -17,7 +17,6 @@ from sonde.metrics import label_of
 from sonde.models import PlainMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.store.readings import Readings
-from sonde.store.run import Runs
 from sonde.studies.study import EvidenceLine, Gathered, Study, StudyFinding, means, over_runs, own_n
 from sonde.tasks import Identity
 
@@ -81,10 +80,10 @@ def findings(gathered: Gathered) -> list[StudyFinding]:
 
     Among those the variant in which "+x" is enough comes first.
     """
-    over_depth, deepest = _with_linear_output(gathered.beside)
+    over_depth, deepest = _with_linear_output(gathered.evidence.beside if gathered.beside.runs else None)
     evidence = gathered.evidence
     several = evidence.runs["rule"].n_unique() > 1
-    readings = Readings(evidence.rows)
+    readings = evidence.readings()
     own = [_finding(runs, readings, several) for runs in _kinds(evidence.runs)]
     return [*over_depth, *deepest, *own]
 
@@ -102,11 +101,11 @@ def _kinds(runs: pl.DataFrame) -> list[pl.DataFrame]:
     ]
 
 
-def _with_linear_output(stored: Runs) -> tuple[list[StudyFinding], list[StudyFinding]]:
+def _with_linear_output(beside: Evidence | None) -> tuple[list[StudyFinding], list[StudyFinding]]:
     """A finding over all depths for each network, and one for each at the greatest depth."""
-    if not stored.runs:
+    if beside is None:
         return [], []
-    runs, readings = evidence_lines(stored.runs), Readings(stored.rows)
+    runs, readings = beside.runs, beside.readings()
     deepest = _kinds(runs.filter(pl.col("depth") == pl.col("depth").max()))
     over_depth = [_over_depth(of_kind, runs, readings) for of_kind in deepest]
     return over_depth, [_finding(of_kind, readings, False) for of_kind in deepest]

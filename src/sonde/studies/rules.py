@@ -12,7 +12,7 @@ import torch
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, sureness
 from sonde.config import RunConfig, name_of
 from sonde.config.stored import has_plugin, read
-from sonde.core.disk_cache import cache_key, read_cached, write_cached
+from sonde.core.atomic import cache_key, read_cached, write_cached
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, listed, number, said_share
 from sonde.core.generators import generator
@@ -67,7 +67,7 @@ def _configs(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
 
 def _findings(gathered: Gathered) -> list[StudyFinding]:
     """For each network every rule, the most accurate first; then which of them train depth."""
-    evidence, readings = gathered.evidence, Readings(gathered.evidence.rows)
+    evidence, readings = gathered.evidence, gathered.evidence.readings()
     counted = all("processor" in run.manifest.seconds for run in gathered.stored.runs)
     costs = {run.id: Cost(run, "processor" if counted else "train") for run in gathered.stored.runs}
     found: list[StudyFinding] = []

@@ -61,7 +61,7 @@ def _findings(gathered: Gathered) -> list[StudyFinding]:
     """Which rules train depth; what became of stream and gradient; then what the terminal LayerNorm changes."""
     evidence = gathered.evidence
     kinds = evidence.runs.select("label", "rule").unique(maintain_order=True).sort("label")
-    readings = Readings(evidence.rows)
+    readings = evidence.readings()
     found = [_finding(evidence.runs.filter(label=label, rule=rule), readings) for label, rule in kinds.iter_rows()]
     return [*which_train_depth(gathered), *found, *_terminal_norm(found)]
 

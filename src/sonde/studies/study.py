@@ -19,8 +19,8 @@ from sonde.core.formatting import gradient_change, number, stream_verdict
 from sonde.core.run_ids import identity, run_id, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
-from sonde.store.readings import Readings
-from sonde.store.row_query import rows_of_runs
+from sonde.store.load import RowReader
+from sonde.store.readings import Readings, rows_of_runs
 from sonde.store.run import NO_CONFIGURATION, Run, Runs, flat_recipe
 
 EvidenceLine = Mapping[str, Any]
@@ -131,10 +131,12 @@ def gather(
     *,
     plugins: bool = False,
     beside: Sequence[RunConfig] | WantedRuns = (),
+    reader: RowReader | None = None,
 ) -> Gathered:
     """The stored, complete runs of the given configurations; with `plugins`, those of plugin rules beside them.
 
-    Runs of `beside` are kept apart from the evidence: most figures are of the study's own runs.
+    Runs of `beside` are kept apart from the evidence: most figures are of the study's own runs.  With a `reader`, the
+    evidence reads its rows when they are asked for.
     """
     wanted, aside = (some if isinstance(some, WantedRuns) else WantedRuns.of(some) for some in (configs, beside))
     inside = wanted.complete(stored)
@@ -154,12 +156,12 @@ def gather(
     runs = evidence_lines(inside)
     rows = rows_of_runs(stored.rows, chosen) if left_out or more_runs else stored.rows
     more_rows = rows_of_runs(stored.rows, {run.id for run in more_runs}) if more_runs else stored.rows.clear()
-    others = Evidence(more_rows, evidence_lines(more_runs), source) if more_runs else None
+    others = Evidence(reader or more_rows, evidence_lines(more_runs), source) if more_runs else None
     return Gathered(
         Runs(rows, inside),
-        Evidence(rows, runs, source, beside=others),
+        Evidence(reader or rows, runs, source, beside=others),
         left_out,
-        audits or AuditCache(stored),
+        audits or AuditCache(stored, reader),
         Runs(more_rows, more_runs),
     )
 

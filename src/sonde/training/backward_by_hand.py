@@ -35,9 +35,8 @@ from sonde.rules import (
     RuleState,
     StateBridge,
 )
-from sonde.training.stacked_layers import StackedLayerNorm, StackedLinear
+from sonde.training.kernels import StackedLayerNorm, StackedLinear, faster_product
 from sonde.training.step import Rerun, Step, delivered, rule_backward, signal_on
-from sonde.training.weight_gradient import faster_product
 
 _MODELS = (PlainMLP, ResMLP, ResidualMLP)
 _RULES = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)

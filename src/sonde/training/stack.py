@@ -12,9 +12,9 @@ from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rul
 from sonde.rules.rule import Nothing
 from sonde.rules.states import Matrices
 from sonde.training.backward_by_hand import has_fixed_blocks, step_of
+from sonde.training.kernels import LANES, share, stack_networks
 from sonde.training.optimise import Adam, adam
 from sonde.training.program import Epoch, EpochLog, Program, learning_rate
-from sonde.training.stacked_layers import LANES, share, stack_networks
 
 
 def stack_states(states: Sequence[RuleState]) -> RuleState:

@@ -12,12 +12,11 @@ from sonde.config import RunConfig
 from sonde.core.errors import printable
 from sonde.store import files
 from sonde.store.files import Place, place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import clean_up, read_manifest, run_exists
 from sonde.store.lock import hold
 from sonde.store.schemas import ENDED, Manifest
-from sonde.training.device import one_thread, resolve_device
 from sonde.training.program import Epoch
-from sonde.training.session import EpochProgress, RunSession, refuse_changed
+from sonde.training.session import EpochProgress, RunSession, one_thread, refuse_changed, resolve_device
 from sonde.training.stack import STACKED_LOSSES, Stack, stackable
 
 
@@ -39,24 +38,24 @@ def train_together(
     bit-identically.  `node` is the name of this cluster node, for the manifests; `study` names the study that asks.
     """
     root = files.make_folder(place(runs))
-    folders = [RunFolder(root / config.id) for config in configs]
+    paths = [root / config.id for config in configs]
     with ExitStack() as held, one_thread():
-        heartbeats = [held.enter_context(hold(root, folder.id)) for folder in folders]
+        heartbeats = [held.enter_context(hold(root, path.name)) for path in paths]
         left = []
-        for config, folder in zip(configs, folders, strict=True):
-            if folder.exists() and (manifest := folder.manifest()).state in ENDED:
-                folder.clean_up(manifest)
+        for config, path in zip(configs, paths, strict=True):
+            if run_exists(path) and (manifest := read_manifest(path)).state in ENDED:
+                clean_up(path, manifest)
             else:
-                left.append((config, folder))
+                left.append((config, path))
         if left:
             where = resolve_device(device)
             _advance(
-                [RunSession(config, folder, data_root, where, len(left), node, study) for config, folder in left],
+                [RunSession(config, path, data_root, where, len(left), node, study) for config, path in left],
                 on_progress,
                 should_stop,
                 lambda: [renew() for renew in heartbeats],
             )
-        return [folder.manifest() for folder in folders]
+        return [read_manifest(path) for path in paths]
 
 
 def _advance(

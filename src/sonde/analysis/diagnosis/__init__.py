@@ -83,7 +83,7 @@ def diagnose(evidence: RunEvidence) -> Findings:
         sorted(ordered, key=lambda finding: finding.level == "note"),
         about=evidence.length,
         learning=evidence.learning,
-        learned=evidence.learned,
+        learned=evidence.is_sound,
         silent="" if "not_learning" in found else evidence.not_asked,
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, MAP_LOSSES, SHAPE_OPS, RunRecord
 
-_FEW_TARGETS = 32  # with fewer, shares of classes are not known
+FEW_TARGETS = 32  # with fewer, the best constant answer to them is not that to others
 
 
 def _log_classes(classes: Any) -> float | None:
@@ -84,7 +84,7 @@ def _entropy(s: RunRecord) -> float | None:
 def _entropy_of_targets(s: RunRecord) -> float:
     """The entropy of the targets seen; ∞ where they are too few or not known."""
     known = _only_targets(s).get("entropy")
-    few = math.prod(_only_targets(s).get("shape") or [0]) < _FEW_TARGETS
+    few = math.prod(_only_targets(s).get("shape") or [0]) < FEW_TARGETS
     return math.inf if known is None or few else float(known)
 
 

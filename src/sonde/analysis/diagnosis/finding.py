@@ -101,13 +101,13 @@ class Findings(list[Finding]):
         *,
         about: str = "",
         learning: str = "",
-        learned: bool | None = None,
+        learned: bool = False,
         silent: str = "",
     ) -> None:
         super().__init__(findings)
         self.about = about  # how long the run was
         self.learning = learning  # that it learns, as a sentence; empty where that is not known
-        self.learned = learned  # whether it came half of the way, or further
+        self.learned = learned  # whether it is known that the run learned more than a constant answer
         self.not_asked = silent  # which questions could not be asked, and why, as a sentence
 
     def worst(self) -> str | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import polars as pl
 
-from sonde.analysis.diagnosis.constant_answer import CONSTANT_LOSS, loss_of_constant, loss_score
+from sonde.analysis.diagnosis.constant_answer import CONSTANT_LOSS, FEW_TARGETS, loss_of_constant, loss_score
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
@@ -70,7 +70,7 @@ class RunEvidence(RunRecord):
             return self.fit("1")
         if self.plays:
             return None
-        reached = self._score_of_log if self.trials is None else self._score_on_batch
+        reached = self._score_on_batch if self.has_many_targets else self._score_of_log
         if reached is None or self.fell is None or self.audited is not None:
             return reached
         return min(reached, self.fell) if self.fell < CLEARLY and reached < LEARNED else reached
@@ -104,9 +104,17 @@ class RunEvidence(RunRecord):
 
     @property
     def _same_loss(self) -> bool:
-        """Whether the logged loss is that of the experiments: they agree on the first step."""
+        """Whether the logged loss is that of the experiments, on many targets: they agree on the first step."""
+        if not self.has_many_targets:
+            return False
         logged, found = self.losses.get(0), self.trial("loss_start")
         return logged is not None and found is not None and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
+
+    @cached_property
+    def has_many_targets(self) -> bool:
+        """Whether experiments were made, on a batch whose best constant answer is about that to all samples."""
+        shape = self.trial("targets", "shape")
+        return self.trials is not None and (shape is None or math.prod(shape) >= FEW_TARGETS)
 
     def fit(self, name: str) -> float | None:
         """The score after fifty steps on the batch in one of the fits; −∞ where they diverge."""
@@ -239,11 +247,19 @@ class RunEvidence(RunRecord):
         """Whether the run ends better than a constant answer, by more than the noise of its loss; None: not known."""
         chance = self.trial("loss", "trivial") if self._same_loss else None
         chance = self.loss_of_chance if chance is None else chance
-        if self.success is not None or chance is None or self.last_loss is None:
+        ahead = (self.score or 0.0) >= FAILED
+        if self.success is not None:
             return self.success
+        if chance is None or self.last_loss is None:
+            return ahead or None
         apart = max(_BETTER * self._noise, CLEARLY * abs(chance))
         falls = self.fell is None or self.fell >= CLEARLY
-        return (self.score or 0.0) >= FAILED or (falls and self.last_loss < chance - apart)
+        return self.last_loss <= chance + apart and (ahead or (falls and self.last_loss < chance - apart))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is known that the run learned, and more than a constant answer."""
+        return bool(self.learned and self.beats_a_constant)
 
     @property
     def learning(self) -> str:
@@ -252,12 +268,13 @@ class RunEvidence(RunRecord):
             return ""
         if self.success:
             return "The metric that was logged became better."
-        if self.first_loss is None or self.last_loss is None or self.beats_a_constant is False:
+        if not self.losses or self.beats_a_constant is False:
             return ""
         if self.learned:
-            return f"It learns: the loss fell {self._fall}."
+            unknown = f"The loss fell {self._fall}; that of one constant answer is not known."
+            return f"It learns: the loss fell {self._fall}." if self.is_sound else unknown
         way = f", {number(self.score)} of the way from a constant answer to the lowest loss" if self.score else ""
-        return f"It learns in part: the loss fell {self._fall}{way}." if self.last_loss < self.first_loss else ""
+        return f"It learns in part: the loss fell {self._fall}{way}." if (self.fell or 0.0) > 0 else ""
 
     @property
     def _fall(self) -> str:

@@ -16,7 +16,7 @@ import polars as pl
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.formatting import number
-from sonde.core.seed_statistics import band_limit
+from sonde.core.seed_statistics import band_limit, noise_between
 from sonde.metrics.metric import family_of
 
 JUMP = 10.0  # times the median of the steps before: a note, where nothing but the loss is known
@@ -54,6 +54,17 @@ def _moves(before: Sequence[float]) -> float:
     return max(MOVED * max(before), USUAL * statistics.median(before), FAR)
 
 
+def _loss_limit(before: Sequence[float]) -> float:
+    """The largest loss that the noise between batches explains.
+
+    The loss of a batch is a mean over its samples.  Where most samples have a small loss and a few a large one, its
+    noise is skewed and grows with the loss, so it is that of logarithms.  Of losses below zero, it is that of values.
+    """
+    if min(before) <= 0:
+        return band_limit(before, LEAVES)
+    return max(math.exp(band_limit([math.log(value) for value in before], 1.0)), LEAVES * statistics.median(before))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Spike:
     """The rows around one spike."""
@@ -61,9 +72,10 @@ class _Spike:
     s: RunEvidence
     about: int  # the step in which a number left its band
     world: int  # processes
+    until: int  # the last step that is watched because of it
 
     def _window(self, steps: Mapping[int, float]) -> dict[int, float]:
-        return {step: value for step, value in steps.items() if -_STEPS < step - self.about <= _AFTER}
+        return {step: value for step, value in steps.items() if self.about - _STEPS < step <= self.until}
 
     @cached_property
     def losses(self) -> dict[int, float]:
@@ -74,14 +86,29 @@ class _Spike:
 
     @cached_property
     def step(self) -> int | None:
-        """The first step whose loss is above its band."""
+        """The first step whose loss is above its band; else the one from which on losses are higher on average."""
         least = SMALL * abs(self.s.first_loss or 0.0)
         for step, value in self.losses.items():
             before = [known for at, known in self.losses.items() if at < step and math.isfinite(known)]
             recent = before[-_RECENT:]
-            if len(recent) >= _FEWEST and value > max(band_limit(recent, LEAVES), statistics.median(recent) + least):
+            if len(recent) >= _FEWEST and value > max(_loss_limit(recent), statistics.median(recent) + least):
                 return step
-        return None
+        return self._shift(least)
+
+    def _shift(self, least: float) -> int | None:
+        """The step before and after which mean losses differ most, if by 6 deviations of their noise."""
+        losses = {step: value for step, value in self.losses.items() if 0 < value < math.inf}
+        values, best, found = list(losses.values()), 0.0, None
+        for place, step in enumerate(losses):
+            before, after = values[max(0, place - _FEWEST) : place], values[place : place + _AFTER]
+            if min(len(before), len(after)) < _FEW:
+                continue
+            low, high = (statistics.fmean(map(math.log, part)) for part in (before, after))
+            noise = noise_between([math.log(value) for value in before])
+            apart = (high - low) / math.sqrt(1 / len(before) + 1 / len(after))
+            if apart > max(best, 6 * noise) and math.exp(high) > max(LEAVES * math.exp(low), math.exp(low) + least):
+                best, found = apart, step
+        return found
 
     @property
     def usual(self) -> float:
@@ -100,7 +127,7 @@ class _Spike:
     @property
     def returns(self) -> bool:
         """Whether the loss is back in its band three steps after the spike."""
-        limit = band_limit(self._before, LEAVES)
+        limit = _loss_limit(self._before)
         later = [value for step, value in self.losses.items() if (self.step or 0) < step <= (self.step or 0) + 3]
         return bool(later) and later[-1] <= limit
 
@@ -149,7 +176,7 @@ class _Spike:
             pl.col("metric").is_in(["loss", "weight_grad_norm"])
             & ~pl.col("defined")
             & pl.col("reason").str.contains("infinite|not a number")
-            & pl.col("step").is_between(self.about - _STEPS, self.about + _AFTER)
+            & pl.col("step").is_between(self.about - _STEPS, self.until)
         )
         return None if rows.is_empty() else int(str(rows["step"].min()))
 
@@ -158,7 +185,7 @@ class _Spike:
         found = []
         for name, steps in self._largest(metric).items():
             before = [value for step, value in steps.items() if step < start]
-            after = [value for step, value in steps.items() if start <= step <= self.about + _AFTER]
+            after = [value for step, value in steps.items() if start <= step <= self.until]
             if before and after and max(after) >= max(least, factor * max(before[-3:])):
                 found.append((name, max(before[-3:]), max(after)))
         return sorted(found, key=lambda one: one[2] / one[1] if one[1] > 0 else math.inf, reverse=True)
@@ -295,6 +322,10 @@ def _rank(x: _Spike) -> Finding | None:
         f"Kind: another rank. In step {x.woken.step} the gradient of all {x.world} processes jumps, while the loss of "
         "rank 0 is as usual."
     )
+    spikes = x.s.facts.get("spikes", [])
+    told = {one["rank"] for one in spikes if one.get("rank") and one["of"] == "loss" and one["step"] == x.woken.step}
+    if told:
+        said += f" That of rank {', '.join(map(str, sorted(told)))} left its band."
     return found("likely", said, step=x.woken.step, advice="Look at the batch that the other ranks had in this step.")
 
 
@@ -324,7 +355,10 @@ def _said_moved(x: _Spike) -> str:
 
 def _tallest(s: RunEvidence) -> _Spike | None:
     """Of the spikes whose steps the watch kept, the one with the largest loss."""
-    known = [_Spike(s=s, about=one["step"], world=one.get("world", 1)) for one in s.facts.get("spikes", [])]
+    known = [
+        _Spike(s=s, about=one["step"], world=one.get("world", 1), until=one.get("until") or one["step"] + _AFTER)
+        for one in s.facts.get("spikes", [])
+    ]
     return max((one for one in known if one.step is not None), key=lambda one: one.height, default=None)
 
 
@@ -384,11 +418,12 @@ SPIKES = (
         role="symptom",
         short="The loss jumps far above its recent values.",
         measured=(
-            f"A loss more than {LEAVES:g} times the median of the steps before it, 6 deviations of noise above it, "
-            f"and by {SMALL:g} of the first loss. The finding names the kind: overflow, learning rate, Adam's second "
-            "moment, attention logits, router, weights of a module, another rank, or batch. A loss that comes back at "
-            f"once is {OF_BATCH:g} times the median at least. Where only losses are known: a loss {JUMP:g} times the "
-            f"median of the {JUMP_WINDOW} steps before it; a note."
+            f"A loss more than {LEAVES:g} times the median of the steps before it. It also exceeds the median by 6 "
+            f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
+            "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
+            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once is at "
+            f"least {OF_BATCH:g} times the median. If only losses are known, it is a loss {JUMP:g} times the median of "
+            f"the {JUMP_WINDOW} steps before it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",

@@ -1,7 +1,7 @@
-"""Every metric once more, as its definition reads: what stored values are checked against.
+"""Recompute the stored metrics of a run from their definitions, and compare.
 
-One sample at a time, in float64, with plain sums, from the tensors an ended run stores.  Nothing here is shared with
-the probes and the rules that measured them.
+It takes one sample at a time, in float64, with plain sums, from the tensors that an ended run stores.  It shares no
+code with the probes and the rules that measured the values.
 """
 
 import math
@@ -82,7 +82,7 @@ class ValueDifference(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether they differ by rounding at most, of the same samples; or both are undefined, or either may be."""
+        """Whether the values differ by rounding at most, over the same samples; or both are undefined, or may be."""
         if math.isnan(self.stored) or math.isnan(self.number):
             return math.isnan(self.stored) == math.isnan(self.number) or self.found.either
         same_samples = self.samples == self.found.samples
@@ -157,7 +157,7 @@ def recompute(
     for (metric,), group in groups.items():
         stored.setdefault(_line_of(str(metric)), []).append(group)
     lines = [_line(name, pl.concat(frames), found.get(name, []), end) for name, frames in stored.items()]
-    return Recomputation(end.folder.id, end.inputs.epoch, lines)
+    return Recomputation(end.run.id, end.inputs.epoch, lines)
 
 
 # Metrics that the definition of another probe yields.
@@ -232,7 +232,7 @@ def _line(name: str, stored: pl.DataFrame, found: list[ValueDifference], end: La
     if len(found) < stored.height:
         known = {(difference.metric, difference.layer) for difference in found}
         others = [key for key in stored.select("metric", "layer").iter_rows() if key not in known]
-        raise SondeError(f"run {end.folder.id} stores {others[0]}, which its network does not have")
+        raise SondeError(f"run {end.run.id} stores {others[0]}, which its network does not have")
     return MetricComparison(
         name,
         stored.height,

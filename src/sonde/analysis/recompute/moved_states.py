@@ -1,4 +1,4 @@
-"""Rules that make states of their own, by their equations, for one sample; and how they change the network.
+"""Credits of rules that compute states of their own, by their equations; and the changes they make to the network.
 
 L blocks, C outputs.
 """

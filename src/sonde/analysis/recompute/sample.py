@@ -1,4 +1,4 @@
-"""What the definitions are computed from: plain numbers, one sample, and the inputs of a snapshot.
+"""Inputs of the definitions: plain numbers, one sample, and all inputs of a snapshot.
 
 T tokens, d width, C outputs.  Every tensor has one sample: 1×d, 1×T×d, or a map 1×channels×height×width.
 """

@@ -27,14 +27,14 @@ from sonde.core.generators import generator
 from sonde.models import MODELS
 from sonde.network import Network
 from sonde.store.files import Place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import how_to_restore, read_tensors
 from sonde.store.lock import run_status
+from sonde.store.run import Run, read_rows
 from sonde.store.schemas import ENDED, Manifest
 from sonde.tasks import Data
 from sonde.training.credit_assignment import CreditAssignment
-from sonde.training.program import DTYPES, Bf16Linear, use_bf16
+from sonde.training.program import DTYPES, Bf16Linear, unpack, use_bf16
 from sonde.training.step import Rerun, signal_on
-from sonde.training.tensors import unpack
 
 _CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ _CPU = torch.device("cpu")
 class LastEpoch:
     """The rows of a run's last epoch, the inputs they are computed from, and why some inputs are missing."""
 
-    folder: RunFolder
+    run: Run
     config: RunConfig
     rows: pl.DataFrame
     inputs: SnapshotInputs
@@ -51,7 +51,7 @@ class LastEpoch:
 
 
 @contextmanager
-def _fitting(folder: str, fix: str) -> Iterator[None]:
+def _fitting(run: str, fix: str) -> Iterator[None]:
     """Raise one SondeError for any exception that stored tensors and options cause when they do not fit."""
     try:
         yield
@@ -60,26 +60,34 @@ def _fitting(folder: str, fix: str) -> Iterator[None]:
     except Exception as error:  # stored tensors may have any shape, name and nesting
         said = (str(error).strip().splitlines() or [""])[0][:200]
         raise SondeError(
-            f"run {folder} cannot be recomputed: its tensors do not fit its configuration "
+            f"run {run} cannot be recomputed: its tensors do not fit its configuration "
             f"({type(error).__name__}: {said}); {fix}"
         ) from error
 
 
-def read_last_epoch(folder: RunFolder, data_root: Place | None = None) -> LastEpoch:
+def read_last_epoch(run: Run, data_root: Place | None = None) -> LastEpoch:
     """Read the last epoch of a stored run.  No stored code runs: a plugin has to be named again."""
-    with _fitting(folder.id, folder.fix):
-        return _read_last_epoch(folder, data_root)
+    with _fitting(run.id, how_to_restore(run.path)):
+        return _read_last_epoch(run, data_root)
 
 
-def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
-    config, manifest, rows = _read_ended(folder)
+def config_of(run: Run) -> dict[str, Any]:
+    """The stored configuration of a trained run, as plain data."""
+    if run.is_watched:
+        raise SondeError(f"run {run.id} was watched: it has no configuration, and nothing to recompute")
+    config: dict[str, Any] = run.config
+    return config
+
+
+def _read_last_epoch(run: Run, data_root: Place | None) -> LastEpoch:
+    config, manifest, rows = _read_ended(run)
     assert manifest.epoch is not None
-    description, missing = folder.description(manifest), _not_stored(manifest)
-    data = _load_data(folder, description, config, data_root)
+    missing = _not_stored(manifest)
+    data = _load_data(run, config, data_root)
     net = config.model.build(config.signature, generator(config.seed, "init")).to(DTYPES[config.precision])
-    net.load_state_dict(safetensors.torch.load(folder.tensors("weights")))
-    initial = None if "initial" in missing else safetensors.torch.load(folder.tensors("initial"))
-    rule = _read_rule(folder, description, config, net, data, missing)
+    net.load_state_dict(safetensors.torch.load(read_tensors(run.path, "weights")))
+    initial = None if "initial" in missing else safetensors.torch.load(read_tensors(run.path, "initial"))
+    rule = _read_rule(run, config, net, data, missing)
     net = net.double().eval().requires_grad_(False)
     inputs = SnapshotInputs(
         net=net,
@@ -100,30 +108,30 @@ def _read_last_epoch(folder: RunFolder, data_root: Place | None) -> LastEpoch:
         initial=initial,
         predict=altered(net, rule.options, config.signature.outputs),
     )
-    return LastEpoch(folder, config, rows.filter(epoch=manifest.epoch), inputs, missing)
+    return LastEpoch(run, config, rows.filter(epoch=manifest.epoch), inputs, missing)
 
 
-def _read_ended(folder: RunFolder) -> tuple[RunConfig, Manifest, pl.DataFrame]:
-    """Configuration, manifest and rows; raises where the run has not ended, or is not one that is recomputed."""
-    tree, (manifest, rows) = folder.configuration(), folder.read()
+def _read_ended(run: Run) -> tuple[RunConfig, Manifest, pl.DataFrame]:
+    """Configuration, manifest and rows; raise where the run has not ended or cannot be recomputed."""
+    tree, (manifest, rows) = config_of(run), read_rows(run)
     if "source" in tree["model"] or tree["model"]["name"] not in MODELS:
         raise SondeError(
-            f"run {folder.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
+            f"run {run.id} has a network from outside: only Sonde's own ({', '.join(MODELS)}) are recomputed"
         )
     refuse_other_versions(tree)
     ended = manifest.state in ENDED and manifest.epoch is not None
     if ended:
-        _refuse_large(tree, folder.tensors("weights"), f"run {folder.id}", folder.fix)
+        _refuse_large(tree, read_tensors(run.path, "weights"), f"run {run.id}", how_to_restore(run.path))
     config = read_without(tree, ("rule", "optimiser", "probe"))
     if not ended:
         at = "nothing" if manifest.epoch is None else f"epoch {manifest.epoch}"
-        state = run_status(folder.path, manifest).state
-        raise SondeError(f"run {folder.id} is {state} and has {at} of {config.epochs} epochs: resume it first")
+        state = run_status(run.path, manifest).state
+        raise SondeError(f"run {run.id} is {state} and has {at} of {config.epochs} epochs: resume it first")
     return config, manifest, rows
 
 
 def _not_stored(manifest: Manifest) -> dict[str, str]:
-    """What an earlier version did not store: the weights at initialisation, the rule's state and its null."""
+    """Tensors that an earlier version did not store → why: initial weights, the rule's state, its null."""
     made = (manifest.sessions[-1].get("environment") or {}) if manifest.sessions else {}
     by = f"stored by {made.get('packages', {}).get('sonde', '?')}"
     missing = {} if "initial" in manifest.files else {"initial": f"{by} without the weights at initialisation"}
@@ -133,22 +141,22 @@ def _not_stored(manifest: Manifest) -> dict[str, str]:
     return missing
 
 
-def _load_data(folder: RunFolder, description: dict[str, Any], config: RunConfig, data_root: Place | None) -> Data:
+def _load_data(run: Run, config: RunConfig, data_root: Place | None) -> Data:
     """The data of the task; raises where it is not what the run was trained on."""
     samples = getattr(config.task, "samples", 1) + getattr(config.task, "test_samples", 1)
-    _bound(math.prod(config.signature.shape) * samples, _SAMPLES, "task", f"run {folder.id}", folder.fix)
+    _bound(math.prod(config.signature.shape) * samples, _SAMPLES, "task", f"run {run.id}", how_to_restore(run.path))
     data = config.task.load(config.seed, data_root, _CPU, DTYPES[config.precision])
-    began = description["about"].get("data")
+    began = run.about.get("data")
     if began != data.source:
         raise SondeError(
-            f"run {folder.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
+            f"run {run.id} was trained on the data {began}, but found {data.source}: name the first with --data-root"
         )
     return data
 
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredRule:
-    """The rule of a run, by its definition; or a plugin, by its own code."""
+    """The rule of a run: a built-in one by its equation, a plugin by its own code."""
 
     options: dict[str, Any]
     state: Any  # None where it is not known
@@ -184,18 +192,11 @@ class _StoredRule:
         return FEEDBACK[name](net, self.state) if by_layer and self.state is not None else None
 
 
-def _read_rule(
-    folder: RunFolder,
-    description: dict[str, Any],
-    config: RunConfig,
-    net: Network,
-    data: Data,
-    missing: dict[str, str],
-) -> _StoredRule:
+def _read_rule(run: Run, config: RunConfig, net: Network, data: Data, missing: dict[str, str]) -> _StoredRule:
     """The rule of a run; adds to `missing` what is not known of a plugin."""
-    options, state, plugin = description["config"]["rule"], None, None
+    options, state, plugin = run.config["rule"], None, None
     if "source" in options or options["name"] not in CREDITS:
-        plugin = None if "rule" in missing else _plugin_credit(folder, description, config, net, data)
+        plugin = None if "rule" in missing else _plugin_credit(run, config, net, data)
         missing["null"] = f"no definition of the rule {options['name']}, a plugin, is known here"
         if plugin is None:
             again = f"--rule file.py:{options['name']} lets its own code compute its credit"
@@ -206,8 +207,8 @@ def _read_rule(
             state = {}
             missing.pop("rule", None)
         elif "rule" not in missing:
-            state = unpack(folder.tensors("rule"))
-    return _StoredRule(options=options, state=state, steps=description["about"]["steps"], plugin=plugin)
+            state = unpack(read_tensors(run.path, "rule"))
+    return _StoredRule(options=options, state=state, steps=run.about["steps"], plugin=plugin)
 
 
 def _as_trained(net: Network, precision: str) -> Network:
@@ -221,18 +222,16 @@ def _as_trained(net: Network, precision: str) -> Network:
     return net
 
 
-def _plugin_credit(
-    folder: RunFolder, description: dict[str, Any], config: RunConfig, net: Network, data: Data
-) -> SampleCredit | None:
+def _plugin_credit(run: Run, config: RunConfig, net: Network, data: Data) -> SampleCredit | None:
     """The credit of a plugin rule by its own code, one sample at a time; None where the plugin is not known."""
     try:
-        rule = read(description["config"] | {"optimiser": {}, "probes": {}}).rule
+        rule = read(run.config | {"optimiser": {}, "probes": {}}).rule
     except SondeError:
         return None
     x, _ = data.test(0, 2)
-    loss, steps = data.loss, description["about"]["steps"]
+    loss, steps = data.loss, run.about["steps"]
     assigned = CreditAssignment(net, rule, sample=x, loss=loss, steps=steps, seed=config.seed)
-    assigned.load_state_dict(unpack(folder.tensors("rule")))
+    assigned.load_state_dict(unpack(read_tensors(run.path, "rule")))
 
     def credit(sample: Sample) -> list[torch.Tensor]:
         signal = signal_on(

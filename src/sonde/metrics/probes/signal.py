@@ -8,7 +8,7 @@ them.  B batches, N samples each, d width.
 import copy
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -46,36 +46,32 @@ def trace(snapshot: Snapshot) -> Iterator[Reading]:
 
 def branch_ratio(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of ‖f_l‖/‖h_l‖, by block: a branch that adds nothing has ratio 0."""
-    if not snapshot.net.residual:
-        yield from _no_branches("branch_ratio", snapshot)
-        return
-    for block, f in enumerate(snapshot.branches):
-        read = snapshot.pooling.read
-        added_N, stream_N = sample_norms(read(f)), sample_norms(read(snapshot.states[block]))
+
+    def ratios(f_Nd: Tensor, h_Nd: Tensor) -> Tensor:
+        added_N, stream_N = sample_norms(f_Nd), sample_norms(h_Nd)
         defined_N = added_N.isfinite() & stream_N.isfinite() & (stream_N > 0)
-        ratios_N = torch.where(defined_N, added_N / stream_N, torch.nan)
-        yield median_of_defined(
-            "branch_ratio", ratios_N, block, "the state before the block is zero, or one of them not finite"
-        )
+        return torch.where(defined_N, added_N / stream_N, torch.nan)
+
+    why = "the state before the block is zero, or one of them not finite"
+    yield from _of_branches("branch_ratio", snapshot, ratios, why)
 
 
 def branch_cosine(snapshot: Snapshot) -> Iterator[Reading]:
     """Median over samples of cos(f_l, h_l), by block: a branch that only scales the stream has cosine 1."""
-    if not snapshot.net.residual:
-        yield from _no_branches("branch_cosine", snapshot)
-        return
+    why = "branch or state is zero or not finite in every sample"
+    yield from _of_branches("branch_cosine", snapshot, cosines, why)
+
+
+def _of_branches(
+    metric: str, snapshot: Snapshot, compare: Callable[[Tensor, Tensor], Tensor], otherwise: str
+) -> Iterator[Reading]:
+    """The median over samples of what `compare` makes of a branch and the state before it."""
+    read = snapshot.pooling.read
     for block, f in enumerate(snapshot.branches):
-        yield median_of_defined(
-            "branch_cosine",
-            cosines(snapshot.pooling.read(f), snapshot.pooling.read(snapshot.states[block])),
-            block,
-            "branch or state is zero or not finite in every sample",
-        )
-
-
-def _no_branches(metric: str, snapshot: Snapshot) -> Iterator[Reading]:
-    for block in range(snapshot.depth):
-        yield undefined(metric, "the blocks are not residual", layer=block)
+        if snapshot.net.residual:
+            yield median_of_defined(metric, compare(read(f), read(snapshot.states[block])), block, otherwise)
+        else:
+            yield undefined(metric, "the blocks are not residual", layer=block)
 
 
 NO_LINEAR = "the block runs no linear map and no convolution"

@@ -17,12 +17,9 @@ from polars.io.plugins import register_io_source
 
 from sonde.analysis.runs import run_table, whole_run_table, with_columns_of_runs
 from sonde.core.atomic import set_aside
-from sonde.core.errors import SondeError, installation, pick
+from sonde.core.errors import SondeError, installation, pick, tell
 from sonde.metrics.rows import SCHEMA, WATCHED
-from sonde.store.folder import RunFolder
-from sonde.store.journal import read_watched
-from sonde.store.listing import tell
-from sonde.store.publish import publish
+from sonde.store.listing import publish
 from sonde.store.run import Run, Runs
 
 ExportProgress = Callable[[int, int], None]
@@ -68,9 +65,8 @@ def runs_with_rows(
     runs = stored.every
     for done, run in enumerate(runs):
         on_progress(done, len(runs))
-        read = read_watched if run.is_watched else RunFolder.read
         try:
-            _, rows = read(RunFolder(run.path))
+            rows = run.rows
         except SondeError as error:
             tell(f"left out: {run.id} ({error})")
             continue

@@ -52,7 +52,7 @@ def draw_accuracy(evidence: Evidence) -> tuple[Figure, str]:
 
     It begins at the first epoch: files of the paper layout hold nothing before it, and training accuracy has no value.
     """
-    cohort = cohort_of(Evidence(evidence.rows.filter(pl.col("epoch") > 0), evidence.runs, evidence.source))
+    cohort = cohort_of(replace(evidence, from_epoch=1))
     grid = grid_of([cohort], (_TRAIN, ACCURACY))
     tagged = [
         (note, panel.quantity.name)

@@ -72,7 +72,8 @@ _WITHOUT_CLASSES = (_PANELS[-1], _Panel("rho", "deep"))
 def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     """Test accuracy, ‖h_L‖ and credit cosine of every setting; without classes, cosine and ρ."""
     group = _settings(evidence)
-    rows = evidence.rows.join(group.runs, on="run", how="inner", suffix="_of_run")
+    rows = evidence.rows_with(*(panel.metric for panel in (*_PANELS, *_WITHOUT_CLASSES)))
+    rows = rows.join(group.runs, on="run", how="inner", suffix="_of_run")
     panels = _PANELS if rows.filter(metric="test_acc")["defined"].any() else _WITHOUT_CLASSES
     found = {panel: _points(group, panel, panel.values(rows)) for panel in panels}
     if not any(one.n for of_panel in found.values() for one in of_panel.values()):
@@ -95,10 +96,8 @@ def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     rings = f"Rings: seeds; {geometric} has its geometric mean." if geometric else "Rings: seeds."
     notes = [rings] if (counts["n"] > 1).any() else []
     fine_print(figure, notes)
-    shown = f"{listed(panel.title for panel in panels)} after the last epoch, for every setting."
-    first = panels[0]
-    values = ". ".join(f"{group.labels[line]}: {_said(first, one)}" for line, one in found[first].items())
-    return figure, caption(group, counts, f"{first.title}. {values}.", shown, notes, marks="dots and rings")
+    shown = f"{listed(panel.title for panel in panels)} of every setting after the last epoch."
+    return figure, caption(group, counts, "", shown, notes, marks="dots and rings")
 
 
 def _settings(evidence: Evidence) -> Lines:
@@ -199,8 +198,8 @@ _BY_LAYER = ("credit_cosine", "growth")
 def draw_credit_at_layers(evidence: Evidence) -> tuple[Figure, str]:
     """Cosine at every state and growth over every block, solid with credit at the output, dashed at the input."""
     group = _settings(evidence)
-    rows = evidence.rows.join(group.runs, on="run", how="inner", suffix="_of_run")
-    rows = rows.filter(pl.col("epoch") == pl.col("epochs"), pl.col("metric").is_in(_BY_LAYER))
+    rows = evidence.rows_with(*_BY_LAYER).join(group.runs, on="run", how="inner", suffix="_of_run")
+    rows = rows.filter(pl.col("epoch") == pl.col("epochs"))
     found = {
         metric: curves(
             group, rows.filter(metric=metric), "layer", range(max(rows["depth"].unique()) + (metric != "growth"))

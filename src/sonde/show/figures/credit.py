@@ -339,7 +339,7 @@ def _draw_two_panels(
 def draw_weight_drift(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 16: how far the first weight of every block moved from its initial value, per rule."""
     cohort = cohort_of(evidence)
-    named = cohort.evidence.rows.filter(pl.col("metric").str.contains(_DRIFT))
+    named = cohort.evidence.rows_with("drift[").filter(pl.col("metric").str.contains(_DRIFT))
     rows = named.with_columns(layer=pl.col("metric").str.extract(_DRIFT).cast(pl.Int64))
     rows = rows.join(cohort.runs, on="run", how="inner", suffix="_of_run")
     if not rows["defined"].any():

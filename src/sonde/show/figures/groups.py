@@ -161,10 +161,10 @@ def cohort_of(evidence: Evidence, *, rules: Sequence[str] | None = None, named: 
     _check_replicates(runs, "label", "rule_label")
     order = {rule: rank for rank, rule in enumerate(present)}
     runs = runs.sort(pl.col("rule").replace_strict(order, return_dtype=pl.Int64), "seed", "run")
-    rows = evidence.rows.join(runs.select("run"), on="run", how="semi")
+    chosen = evidence.of_runs(runs)
     labels = {rule: str(runs.filter(rule=rule)["rule_label"][0]) for rule in present}
-    depth = depths[0] if depths.len() else max(rows["layer"].drop_nulls().to_list(), default=0)
-    return Cohort(Evidence(rows, runs, evidence.source), labels, int(depth))
+    depth = depths[0] if depths.len() else max(chosen.rows["layer"].drop_nulls().to_list(), default=0)
+    return Cohort(chosen, labels, int(depth))
 
 
 @dataclass(frozen=True)
@@ -282,9 +282,8 @@ def pair_of(evidence: Evidence) -> Pair:
     depth = runs["depth"][0]
     if depth is None:
         raise SondeError(f"{evidence.source} does not record the depth of its networks")
-    rows = evidence.rows.join(runs.select("run"), on="run", how="semi")
     labels = {model: str(runs.filter(model=model)["label"][0]) for model in PAIR_MODELS}
-    return Pair(Evidence(rows, runs, evidence.source), labels, depth, runs["alpha"][0], tuple(rules.values()))
+    return Pair(evidence.of_runs(runs), labels, depth, runs["alpha"][0], tuple(rules.values()))
 
 
 def by_layer(pair: Pair, metric: str) -> Curves:

@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from sonde.core import html_parts
-from sonde.core.atomic import remove_stale, set_aside
-from sonde.core.disk_cache import cache_key, read_cached, write_cached
+from sonde.core.atomic import cache_key, read_cached, remove_stale, set_aside, write_cached
 from sonde.core.errors import SondeError, nearest
 from sonde.show.figures import Evidence, FigureSpec, Layout, NoData, figures_of
 
@@ -205,7 +204,12 @@ def _image(figure: "Figure", suffix: str) -> bytes:
 def picture_digest(spec: FigureSpec, selected: Evidence) -> str:
     """A digest of everything that a picture depends on."""
     hashed = hashlib.sha256()
-    for table in (selected.rows, selected.runs):
+    if isinstance(selected.held, pl.DataFrame):
+        tables = [selected.held, selected.runs]
+    else:
+        tables = [selected.runs]
+        hashed.update(selected.held.stamp(selected.runs["run"]).encode())
+    for table in tables:
         content = io.BytesIO()  # the oldest level stores strings in one piece: equal values give equal bytes
         table.rechunk().write_ipc(content, compat_level=pl.CompatLevel.oldest())
         hashed.update(content.getbuffer())

@@ -233,7 +233,7 @@ def draw_one_input(evidence: Evidence) -> tuple[Figure, str]:
 
 def _states_of(pair: Pair) -> _States:
     """The states of the first seed that has them in both networks, at the last epoch with any."""
-    rows = pair.evidence.rows.filter(pl.col("metric").str.contains(_STATE))
+    rows = pair.evidence.rows_with("state[").filter(pl.col("metric").str.contains(_STATE))
     if rows.is_empty():
         raise NoData(f"no hidden states of a single input (state[0], state[1], …) in {pair.source}")
     rows = rows.filter(pl.col("epoch") == pl.col("epoch").max())

@@ -309,7 +309,7 @@ def _of_variant(table: pl.DataFrame, variant: str) -> pl.DataFrame:
 
 def _final_losses(evidence: Evidence, runs: pl.DataFrame) -> pl.DataFrame:
     """The runs, with `value` = final loss ÷ that of predicting zero, and `defined`."""
-    losses = evidence.rows.filter(metric="batch_loss").filter("defined")
+    losses = evidence.rows_with("batch_loss").filter("defined")
     by_run = {run: dict(of.select("step", "value").iter_rows()) for (run,), of in losses.group_by("run")}
 
     def final(run: dict[str, Any]) -> float:

@@ -9,7 +9,8 @@ import polars as pl
 
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED, empty
-from sonde.store.folder import RunFolder
+from sonde.store.files import Place
+from sonde.store.folder import read_part, read_visible
 from sonde.store.journal import journal_name, part_files, read_watched
 from sonde.store.listing import stamps
 from sonde.store.load import load_some
@@ -114,7 +115,7 @@ class StoreFollower:
         rows = self._rows.get(id)
         if rows is None or not rows.continues(run.manifest):
             rows = self._rows[id] = _BoundedRows.of(run.about)
-        manifest, kept = rows.read(RunFolder(run.path), run.manifest, MOST_ROWS // len(self._rows))
+        manifest, kept = rows.read(run.path, run.manifest, MOST_ROWS // len(self._rows))
         return replace(known, rows=kept, watched=[replace(run, manifest=manifest)])
 
 
@@ -165,17 +166,17 @@ class _BoundedRows:
         """Whether the run is the one that was read, and not another under the same name."""
         return _digests(manifest)[: len(self._parts)] == self._parts
 
-    def read(self, folder: RunFolder, manifest: Manifest, room: int) -> tuple[Manifest, pl.DataFrame]:
+    def read(self, path: Place, manifest: Manifest, room: int) -> tuple[Manifest, pl.DataFrame]:
         """The run as it is now, in about `room` rows; of its parts, only new ones are read."""
-        manifest, _ = folder.follow(lambda known: self._read_new_parts(folder, known, room), manifest)
-        manifest, rest = read_watched(folder, manifest, after=len(self._parts))
+        manifest, _ = read_visible(path, lambda known: self._read_new_parts(path, known, room), manifest)
+        manifest, rest = read_watched(path, manifest, after=len(self._parts))
         self.steps, _ = self._count(rest)
         return manifest, self._kept(pl.concat([self._rows, rest]), room)
 
-    def _read_new_parts(self, folder: RunFolder, manifest: Manifest, room: int) -> None:
+    def _read_new_parts(self, path: Place, manifest: Manifest, room: int) -> None:
         new = list(zip(part_files(manifest), _digests(manifest), strict=True))[len(self._parts) :]
         for file, digest in new:
-            part = folder.table(file, manifest, WATCHED)
+            part = read_part(path / file, manifest, WATCHED)
             self._counted = self._count(part)
             self._rows = self._kept(pl.concat([self._rows, part]), room)
             self._parts.append(digest)

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.runs import by_recipe
-from sonde.core.errors import SondeError
+from sonde.core.errors import SondeError, tell
 from sonde.core.formatting import percent
 from sonde.metrics import TRAINED
 from sonde.metrics.rows import empty
@@ -27,7 +27,6 @@ from sonde.show.report import ReportContents, report_contents
 from sonde.show.report.charts import colours, styled_names
 from sonde.show.report.page import Pictures, duration, page_data, page_parts, render_report, shown_runs
 from sonde.show.report.runs import WatchedSection, label_runs, packed_run, watched_data, watched_sections
-from sonde.store.listing import tell
 from sonde.store.run import Run, Runs
 
 MOST_POINTS = 200  # of the curve of a run that trains

@@ -23,9 +23,12 @@ from sonde.show.report.runs import (
     ScalingSection,
     WatchedSection,
     label_runs,
+    sample,
     scaling_sections,
     watched_sections,
 )
+from sonde.store.files import Place
+from sonde.store.load import RowReader, load
 from sonde.store.run import Runs
 
 if TYPE_CHECKING:
@@ -148,7 +151,7 @@ class ReportContents:
     source: str
     written: str  # date and version
     runs: Sequence[LabelledRun]
-    rows: pl.DataFrame
+    rows: pl.DataFrame  # of the runs that may be shown, at least
     sections: Sequence[Section] = ()
     audit: AuditPart = field(default_factory=lambda: AuditPart(reason="the store holds no trained run"))
     in_no_study: Mapping[str, str] = field(default_factory=dict)  # run → why
@@ -164,25 +167,46 @@ class ReportContents:
         return [section for section in self.sections if section.answer is not None]
 
 
-def report_contents(stored: Runs, *, source: str, title: str) -> ReportContents:
-    """Gather everything the store holds, study by study and run by run."""
+MOST_HELD_BYTES = 16_000_000  # of files with rows: about two million rows, or 200 MB in memory
+
+_LAST_EPOCH = pl.col("epoch") == pl.col("epoch").max().over("run", "metric")
+_TOP_LAYER = pl.col("layer").is_null() | (pl.col("layer") == pl.col("layer").max().over("run", "metric", "epoch"))
+
+
+def read_for_report(root: str | Place) -> tuple[Runs, RowReader | None]:
+    """The runs of a store and their rows.
+
+    Of a large store only the rows that describe where each run ended, and a reader of the others.
+    """
+    reader = RowReader(root)
+    if reader.packed_bytes <= MOST_HELD_BYTES:
+        return load(root), None
+    return load(root, _LAST_EPOCH & _TOP_LAYER), reader
+
+
+def report_contents(stored: Runs, *, source: str, title: str, reader: RowReader | None = None) -> ReportContents:
+    """Gather everything the store holds, study by study and run by run.
+
+    With a `reader`, `stored` has the rows of `read_for_report`, and each part of the page reads those that it shows.
+    """
     recipes = by_recipe(stored.runs) if stored.runs else []
+    runs = label_runs(stored.runs, recipes) if stored.runs else []
     watched = watched_sections(stored)
     contents = ReportContents(
         title=title,
         source=source,
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sonde {sonde.__version__}",
-        runs=label_runs(stored.runs, recipes),
-        rows=stored.rows,
+        runs=runs,
+        rows=stored.rows if reader is None else reader([one.run.id for one in sample(runs)]),
         watched=watched,
-        scaling=scaling_sections(stored),
+        scaling=scaling_sections(watched),
         glossary=_glossary(stored, watched),
         sweep=sweep_of(stored.runs, recipes, stored.rows) if stored.runs else Sweep(),
     )
     if stored.runs:
         from sonde.show.report.sections import with_trained_parts
 
-        contents = with_trained_parts(contents, stored)
+        contents = with_trained_parts(contents, stored, reader)
     named = {run for section in contents.sections for run in section.left_out}
     broken = {run: why for run, why in stored.broken.items() if run not in named}
     return replace(contents, in_no_study={**contents.in_no_study, **broken})
@@ -213,7 +237,8 @@ def _glossary(stored: Runs, watched: Sequence[WatchedSection]) -> list[Term]:
     else:
         written = _words_of(watched)
         spellings = {key: words for key, words in spellings.items() if written & {*words}}
-    for metric in stored.rows["metric"].unique():
+    measured = {*stored.rows["metric"].unique(), *(name for one in watched for name in one.rows["metric"].unique())}
+    for metric in measured:
         for kind in ("probe", "metric"):
             spellings.setdefault((kind, base_of(metric)), ())
     terms = [

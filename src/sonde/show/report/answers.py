@@ -85,7 +85,7 @@ def of_networks(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stu
 
 
 def _of_evidence(evidence: Evidence, findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
-    readings = Readings(evidence.rows)
+    readings = evidence.readings()
     runs = {run["run"]: run for run in evidence.runs.iter_rows(named=True)}
     kept = [one for one in findings if set(one.runs) <= runs.keys() and "losses_over_trivial" not in one.numbers]
     if not kept:
@@ -357,7 +357,7 @@ def _spread(rule: RuleAudit) -> str:
 # ── what became of stream and gradient ──────────────────────────────────────────────────────────────
 def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
     """How much the residual stream grew in every network under every rule."""
-    readings = Readings(gathered.evidence.rows)
+    readings = gathered.evidence.readings()
     runs = {run["run"]: run for run in gathered.evidence.runs.iter_rows(named=True)}
     kept = [finding for finding in findings if "stream_change" in finding.numbers]
     dots = []

@@ -4,7 +4,6 @@ Each value is embedded once, with six significant digits; an undefined one with 
 """
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,6 +93,11 @@ def _others(names: Iterable[str], known: set[str], *, layered: bool) -> list[Cha
     ]
 
 
+NO_CHARTS: dict[str, Any] = {"digits": CHART_DIGITS, "families": [], "pair": [], "runs": [], "metrics": []}
+NO_CHARTS |= {"styles": {}, "series": [], "grids": [], "reasons": []}
+"""What `chart_data` returns of no runs."""
+
+
 def chart_data(
     rows: pl.DataFrame, runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]" = ()
 ) -> dict[str, Any]:
@@ -113,7 +117,7 @@ def chart_data(
         "pair": next((list(one.pair) for one in answers if one.pair and {*one.pair} <= {*ids}), []),
         "runs": [_run(one, families) for one in runs],
         "metrics": [asdict(metric) for metric in metrics],
-        "styles": {name: _style(name) for name in (styled_names(runs) if runs else ())},
+        "styles": {name: _style(name) for name in styled_names(runs)},
         "series": packed,
         "grids": tables.grids,
         "reasons": tables.reasons,
@@ -136,14 +140,6 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     from sonde.show.figures.style import COLOR
 
     return {name: COLOR[name] for name in names}
-
-
-def as_script(value: Any) -> str:
-    """JSON that is safe inside a script element: nothing in it can end the element or start a comment."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text
 
 
 @dataclass
@@ -231,8 +227,6 @@ def _families(runs: Sequence[LabelledRun], answers: "Sequence[StudyAnswer]") -> 
 
     `turn` counts the settings of the same rule that come before one: they share its colour.
     """
-    if not runs:
-        return {}
     from sonde.show.figures.style import rule_rank
 
     groups: dict[str, list[LabelledRun]] = {}

@@ -3,21 +3,22 @@
 import base64
 import io
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from sonde.analysis.evidence import Evidence, NoData
 from sonde.core.errors import SondeError
 from sonde.core.formatting import number
-from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts
-from sonde.core.typeset import typeset, with_code
+from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts, typeset, with_code
 from sonde.show.report import ReportContents, Section, report_contents
-from sonde.show.report.charts import CHART_DIGITS, as_script, chart_data, colours, styled_names
+from sonde.show.report.charts import CHART_DIGITS, NO_CHARTS, chart_data, colours, styled_names
 from sonde.show.report.runs import (
     MOST_NAMED,
     LabelledRun,
@@ -27,6 +28,7 @@ from sonde.show.report.runs import (
     session_text,
     watched_data,
 )
+from sonde.store.load import RowReader
 from sonde.store.run import Runs
 
 if TYPE_CHECKING:
@@ -113,9 +115,13 @@ def make_report(
     title: str,
     figures: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    reader: RowReader | None = None,
 ) -> tuple[ReportContents, dict[str, Pictures], bytes]:
-    """What the page about these runs has, its pictures by section, and the page; `on_progress` counts figures."""
-    contents = report_contents(stored, source=source, title=title)
+    """What the page about these runs has, its pictures by section, and the page; `on_progress` counts figures.
+
+    `stored` and `reader` are those of `read_for_report`.
+    """
+    contents = report_contents(stored, source=source, title=title, reader=reader)
     drawn = {section.anchor: Pictures() for section in contents.sections}
     if figures and drawn:
         from sonde.show.figures import figures_of
@@ -155,18 +161,29 @@ def render_report(contents: ReportContents, drawn: dict[str, Pictures], *, live:
 
 
 def shown_runs(contents: ReportContents) -> list[LabelledRun]:
-    """The runs with lines of their own."""
-    return sample(contents.runs, contents.rows.height)
+    """The runs with lines of their own; fewer where a page could not hold their values."""
+    shown = sample(contents.runs)
+    values = contents.rows.filter(pl.col("run").is_in([one.run.id for one in shown])).height if shown else 0
+    return sample(shown, values)
+
+
+def as_script(value: Any) -> str:
+    """JSON that is safe inside a script element: nothing in it can end the element or start a comment."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
 
 
 def page_data(contents: ReportContents, shown: Sequence[LabelledRun]) -> dict[str, Any]:
     """The numbers that the page's script draws: what `sonde.show` in the page takes."""
+    answers = [one.answer for one in contents.answered if one.answer]
     return {
         "answers": answers_data(contents.answered),
         "glossary": [
             {"key": term.key, "name": term.name, "kind": term.kind, "words": term.words} for term in contents.glossary
         ],
-        "charts": chart_data(contents.rows, shown, [one.answer for one in contents.answered if one.answer]),
+        "charts": chart_data(contents.rows, shown, answers) if shown else NO_CHARTS,
         "sweep": asdict(contents.sweep),
         "watched": watched_data(contents.watched),
     }

@@ -175,7 +175,13 @@ def _diagnosed(run: Run, rows: pl.DataFrame) -> _Findings:
 def watched_sections(stored: Runs, findings: _Diagnose = _diagnosed) -> list[WatchedSection]:
     """Every watched run, the newest first."""
     newest_first = sorted(stored.watched, key=lambda run: str(_first_session(run).get("started", "")))[::-1]
-    return [_section(run, stored.rows.filter(pl.col("run") == run.id), findings) for run in newest_first]
+    return [_section(run, _rows_of(run, stored), findings) for run in newest_first]
+
+
+def _rows_of(run: Run, stored: Runs) -> pl.DataFrame:
+    """The rows of a watched run, from its folder where they were not loaded."""
+    rows = stored.rows.filter(pl.col("run") == run.id)
+    return rows if rows.height else run.rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,15 +194,14 @@ class ScalingSection:
     dark: str
 
 
-def scaling_sections(stored: Runs) -> list[ScalingSection]:
+def scaling_sections(watched: Sequence[WatchedSection]) -> list[ScalingSection]:
     """Every study of `sonde scaling` among the watched runs."""
-    known = [run for run in stored.watched if run.facts.get("scaling") and run.manifest.state == "complete"]
+    known = [one for one in watched if one.run.facts.get("scaling") and one.run.manifest.state == "complete"]
     if not known:
         return []
     from sonde.show.figures.scaling import scaling_figure
 
-    rows = stored.rows.partition_by("run", as_dict=True)
-    found = studies_of(Measured(run.facts, rows[run.id,]) for run in known if (run.id,) in rows)
+    found = studies_of(Measured(one.run.facts, one.rows) for one in known if one.rows.height)
     return [
         ScalingSection(
             title=f"{one.factory} over {one.axis} = {', '.join(map(str, one.sizes))}",

@@ -13,7 +13,8 @@ from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report import AuditPart, AuditTable, Mark, ReportContents, Section, VerdictLine, counted
 from sonde.show.report.answers import of_recipe, of_settings, points_text, study_answer
-from sonde.store.row_query import rows_of_runs
+from sonde.store.load import RowReader
+from sonde.store.readings import rows_of_runs
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, WantedRuns, differences_to, gather, study_recipes
@@ -207,12 +208,12 @@ SCALES = ("quick", "full")
 MOST_DRAWN = 4  # recipes in no study with figures; the charts have all of them
 
 
-def with_trained_parts(contents: ReportContents, stored: Runs) -> ReportContents:
+def with_trained_parts(contents: ReportContents, stored: Runs, reader: RowReader | None) -> ReportContents:
     """Add the sections of studies and of other recipes, the audit of all runs, and why runs are in no study.
 
     One cache of audits serves the studies and the whole store.
     """
-    audits = AuditCache(stored)
+    audits = AuditCache(stored, reader)
     kept, remarks = _without_shared(_study_sections(stored, contents.source, audits))
     sections = [_with_findings(section, gathered) for section, gathered in kept]
     inside = {run for section in sections for run in section.runs}
@@ -225,7 +226,7 @@ def with_trained_parts(contents: ReportContents, stored: Runs) -> ReportContents
         audited = audit(stored, cache=audits)
     except SondeError as error:
         return replace(found, audit=AuditPart(reason=str(error)))
-    own_sections, more = _own_sections(audited, stored, own, contents.source)
+    own_sections, more = _own_sections(audited, stored, own, contents.source, reader)
     shown = [*sections, *own_sections]
     first = [run for one in shown if one.answer for run in one.answer.runs]
     return replace(found, sections=shown, audit=audit_part(audited, stored, first), remarks=[*remarks, *more])
@@ -249,7 +250,7 @@ def _study_sections(stored: Runs, source: str, audits: AuditCache) -> list[_Stud
             if not wanted.complete(stored):
                 continue
             beside = WantedRuns.of_study(study, scale, known, beside=True)
-            gathered = gather(stored, wanted, source, audits, plugins=True, beside=beside)
+            gathered = gather(stored, wanted, source, audits, plugins=True, beside=beside, reader=audits.reader)
             expected = WantedRuns.of_study(study, scale, known & {run.seed for run in gathered.stored.runs})
             missing = [run.id for run in stored.runs if run.id in gathered.left_out and run in expected]
             section = Section(
@@ -316,7 +317,9 @@ class _NearestStudy:
 
 
 # ── runs in no study ────────────────────────────────────────────────────────────────────────────────
-def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: str) -> tuple[list[Section], list[str]]:
+def _own_sections(
+    audited: Audit, stored: Runs, own: Collection[str], source: str, reader: RowReader | None
+) -> tuple[list[Section], list[str]]:
     """A section for every recipe of the runs in no study, the first of each task with an answer; and remarks."""
     tasks: dict[str, list[RecipeAudit]] = {}
     runs = {run.id: run for run in stored.runs}
@@ -331,7 +334,17 @@ def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: st
         for index, (name, recipe) in enumerate(pairs):
             network = network_in(recipe, stored)
             what = name if network in name else f"{network}, {name}"
-            section = _own_section(recipe, f"{what} on {task}", task, stored, source, len(first) + len(others))
+            ids = {run for rule in recipe.rules for run in rule.ids}
+            lines = evidence_lines([run for run in stored.runs if run.id in ids])
+            section = Section(
+                study="own runs",
+                scale=f"{what} on {task}",
+                question=f"own runs on {task}",
+                anchor=f"own-{len(first) + len(others)}",
+                evidence=Evidence(reader or rows_of_runs(stored.rows, ids), lines, source),
+                expected=len(ids),
+                drawn_as="audit",
+            )
             (others if index else first).append(replace(section, answer=None if index else answer))
     kept = [*first, *others[: max(0, MOST_DRAWN - len(first))]]
     left = len(first) + len(others) - len(kept)
@@ -341,18 +354,3 @@ def _own_sections(audited: Audit, stored: Runs, own: Collection[str], source: st
 
 def _size(recipe: RecipeAudit) -> int:
     return sum(len(rule.runs) for rule in recipe.rules)
-
-
-def _own_section(recipe: RecipeAudit, what: str, task: str, stored: Runs, source: str, index: int) -> Section:
-    ids = {run for rule in recipe.rules for run in rule.ids}
-    runs = evidence_lines([run for run in stored.runs if run.id in ids])
-    rows = rows_of_runs(stored.rows, ids)
-    return Section(
-        study="own runs",
-        scale=what,
-        question=f"own runs on {task}",
-        anchor=f"own-{index}",
-        evidence=Evidence(rows, runs, source),
-        expected=len(ids),
-        drawn_as="audit",
-    )

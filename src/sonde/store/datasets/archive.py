@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 import filelock
 
-from sonde.core.atomic import ASIDE, set_aside
-from sonde.core.disk_cache import user_cache
+from sonde.core.atomic import ASIDE, set_aside, user_cache
 from sonde.core.errors import SondeError
 from sonde.store.files import Place, clear_errors, make_folder, place
 from sonde.store.remote import Remote, stamp

@@ -50,7 +50,7 @@ FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """The form that was found, and its files."""
+    """The form in which the data set was found, and its files."""
 
     form: Literal["pickles", "archive", "parquet"]
     place: Path
@@ -73,7 +73,7 @@ class ImageBlock:
 
 
 class Absent(SondeError):
-    """None of the three forms is there."""
+    """The data set is in none of the three forms."""
 
 
 def find_cifar10(root: Place, archive: Archive = ARCHIVE) -> ImageSource:

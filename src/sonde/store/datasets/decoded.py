@@ -28,7 +28,7 @@ from PIL import Image
 from sonde.core.errors import SondeError
 from sonde.store.datasets.archive import OnProgress, cache_folder, made_once, verify_archive
 from sonde.store.datasets.cifar10 import BATCHES_FOLDER, CLASSES, SIDE, TEST_FILES, TRAIN_FILES, ImageBlock, ImageSource
-from sonde.store.parquet import unpacked_bytes
+from sonde.store.parquet import parquet_size
 
 PAD = 4  # black pixels on every side of a training image, so that a random crop is a plain window
 _CACHE_LAYOUT = 1  # of the files; raise it when they change
@@ -304,7 +304,7 @@ def count_images(file: Path) -> int:
     """Rows in the file, once its columns are known to be right."""
     with _readable(file):
         with file.open("rb") as opened:
-            size = unpacked_bytes(opened)
+            size = parquet_size(opened).bytes
         if size > _LARGEST:
             raise SondeError(
                 f"{file} unpacks to {size / 1e9:.1f} GB, more than the {_LARGEST / 1e9:.0f} that CIFAR-10 can have: "

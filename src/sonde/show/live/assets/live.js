@@ -70,7 +70,7 @@ function showRunning(given) {
   if (more) box.append(element('p', { class: 'note' }, `${plural(more, 'more run')} running; the table of runs lists all.`));
 }
 
-// See show/live/server.py.
+// See show/live/__init__.py.
 function patched(old, [kind, ...how]) {
   if (kind === '=') return how[0];
   if (kind === '+') return old.slice(0, how[0]).concat(how[1]);
