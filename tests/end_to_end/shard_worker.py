@@ -16,6 +16,7 @@ import sonde
 
 STEPS, EVERY = 13, 4  # steps 0 to 9 and 12 are watched
 WATCHED_STEPS = 11
+SPIKE, SPIKE_STEPS, SPIKE_EVERY = 33, 60, 10  # told in step 40; steps 41 to 56 are watched
 
 
 class Net(nn.Module):
@@ -60,21 +61,23 @@ def train(
     part: tuple[int, int] = (0, 1),
     micro: int = 1,
 ) -> None:
-    """Train on one of several equal parts of each batch, in micro-batches."""
+    """Train on one of several equal parts of each batch, in micro-batches.  Some targets of one batch are too large."""
     for number in steps:
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(number), dtype=torch.float64).to(dtype)
+        y = torch.zeros(8, 3, dtype=dtype)
+        if number == SPIKE:
+            y[-2:] = 100
         optimiser.zero_grad()
-        *early, last = x.chunk(part[1])[part[0]].chunk(micro)
-        for inputs in early:
+        *early, last = zip(*(given.chunk(part[1])[part[0]].chunk(micro) for given in (x, y)), strict=True)
+        for inputs, targets in early:
             with model.no_sync():  # type: ignore[operator]
-                differentiate(model, inputs, micro)
-        differentiate(model, last, micro)
+                differentiate(model, inputs, targets, micro)
+        differentiate(model, *last, micro)
         optimiser.step()
 
 
-def differentiate(model: nn.Module, inputs: Tensor, micro: int) -> None:
-    out = model(inputs)
-    (LOSS(out, torch.zeros_like(out)) / micro).backward()
+def differentiate(model: nn.Module, inputs: Tensor, targets: Tensor, micro: int) -> None:
+    (LOSS(model(inputs), targets) / micro).backward()
 
 
 def distributed(model: Net, kind: str) -> tuple[nn.Module, tuple[int, int]]:
@@ -116,9 +119,27 @@ def parts(model: nn.Module) -> list[Tensor]:
     return [getattr(p, "to_local", p.clone)().detach().clone() for p in model.parameters()]
 
 
+def entries(parameter: Tensor) -> Tensor:
+    """Up to 64 entries of the part that this process holds."""
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    flat = local.detach().double().flatten()
+    return flat[:: max(1, len(flat) // 64)][:64].clone()
+
+
+def norm_over_parts(x: Tensor, parameter: Tensor) -> float:
+    square = x.square().sum()
+    if isinstance(parameter, DTensor):
+        dist.all_reduce(square)
+    return square.sqrt().item()
+
+
 def twin(model: nn.Module, optimiser: torch.optim.Optimizer, found: list[dict[str, list[float]]]) -> None:
-    """Gather every parameter around each step: norms of weight and gradient, and the relative update, in float64."""
+    """Gather every parameter around each step, in float64.
+
+    Norms of weight, gradient and update; and of a few entries of every part, the relative update.
+    """
     before: dict[str, Tensor] = {}
+    few: dict[str, Tensor] = {}
 
     def whole(x: Tensor) -> Tensor:
         return (x.full_tensor() if isinstance(x, DTensor) else x).detach().double()
@@ -127,11 +148,15 @@ def twin(model: nn.Module, optimiser: torch.optim.Optimizer, found: list[dict[st
         before.update({name: whole(p).clone() for name, p in model.named_parameters() if p.grad is not None})
         grads = {name: whole(p.grad).norm() for name, p in model.named_parameters() if p.grad is not None}
         found.append({name: [before[name].norm().item(), grad.item()] for name, grad in grads.items()})
+        few.update({name: entries(p) for name, p in model.named_parameters()})
 
     def end(*_: Any) -> None:
         for name, p in model.named_parameters():
             if name in found[-1]:
                 found[-1][name].append((whole(p) - before[name]).norm().item())
+                length = norm_over_parts(few[name], p)
+                moved = norm_over_parts(entries(p) - few[name], p)
+                found[-1][name].append(moved / length if length else 0.0)
 
     optimiser.register_step_pre_hook(start)
     optimiser.register_step_post_hook(end)
@@ -152,16 +177,17 @@ class Collectives(TorchDispatchMode):
 
 def compared(case: str, runs: str) -> dict[str, Any]:
     """Train twice, without and with a watch; collectives of both, and whether the weights are the same bits."""
-    kind, bits = case.split("-")
+    kind, bits, *spike = case.split("-")
     dtype = getattr(torch, f"float{bits}")
     micro = 2 if kind == "nosync" else 1
+    steps, every = (SPIKE_STEPS, SPIKE_EVERY) if spike else (STEPS, EVERY)
     kept, counts, height = [], [], 0
     for watching in (False, True):
         model, part = distributed(made(dtype), kind)
         optimiser = adam(model, kind)
-        watch = sonde.watch(model, optimiser, loss=LOSS, runs=runs, name=case, every=EVERY) if watching else None
+        watch = sonde.watch(model, optimiser, loss=LOSS, runs=runs, name=case, every=every) if watching else None
         with Collectives() as mode:
-            train(model, optimiser, dtype, range(STEPS), part, micro)
+            train(model, optimiser, dtype, range(steps), part, micro)
             if watch is not None:
                 watch.close()
                 height = watch.rows.height
@@ -171,7 +197,7 @@ def compared(case: str, runs: str) -> dict[str, Any]:
     model, part = distributed(made(dtype), kind)
     optimiser = adam(model, kind)
     twin(getattr(model, "module", model), optimiser, truth)
-    train(model, optimiser, dtype, range(STEPS), part, micro)
+    train(model, optimiser, dtype, range(steps), part, micro)
     truth = [] if dist.get_rank() else truth  # the pipe of another process is not read before the first ends
     same = all(torch.equal(a, b) for a, b in zip(*kept, strict=True))
     return {

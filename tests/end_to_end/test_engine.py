@@ -16,7 +16,7 @@ from processes import LONG, contents, folders, furthest, holder, killing, wait_f
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
 from sonde.engine import ledger, local
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest, read_tensors
 from sonde.store.schemas import Manifest
 from stores import forge
 
@@ -51,8 +51,8 @@ def together(monkeypatch: pytest.MonkeyPatch) -> None:
 def break_resume(runs: Path, config: RunConfig) -> None:
     """Stop a run after its first epoch and damage what it would resume from."""
     package.train(config, runs=runs, should_stop=lambda: True)
-    folder = RunFolder(runs / config.id)
-    forge(folder, folder.manifest().files["resume"], folder.tensors("resume")[:100])
+    folder = runs / config.id
+    forge(folder, read_manifest(folder).files["resume"], read_tensors(folder, "resume")[:100])
 
 
 def test_a_run_whose_process_is_killed_is_resumed_and_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import sonde
+from sonde.observe.bands import DENSE
 
 sys.path.insert(0, str(Path(__file__).parent))
-from shard_worker import EVERY, LOSS, STEPS, WATCHED_STEPS, adam, made, train
+from shard_worker import EVERY, LOSS, SPIKE, SPIKE_EVERY, SPIKE_STEPS, STEPS, WATCHED_STEPS, adam, made, train
 
 WORKER = Path(__file__).parent / "shard_worker.py"
 METRICS = ("weight_norm", "weight_grad_norm", "update_ratio")
@@ -46,7 +47,7 @@ def start(folder: Path, cases: list[str], world: int, timeouts: Sequence[str] = 
 def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str]]:
     """What each process wrote; none is left behind, even if one does not end."""
     try:
-        return [process.communicate(timeout=150) for process in processes]
+        return [process.communicate(timeout=240) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -104,11 +105,40 @@ def assert_equals_gathered(rows: pl.DataFrame, truth: list[dict[str, list[float]
     compared = 0
     for (step, module, metric), value in known.items():
         if metric in METRICS and module in truth[step]:
-            weight, gradient, update = truth[step][module]
+            weight, gradient, update, _ = truth[step][module]
             right = [weight, gradient, update / weight if weight else None][METRICS.index(metric)]
             assert value == pytest.approx(right, rel=CLOSE[bits], abs=0), (step, module, metric)
             compared += 1
     assert compared > 25 * WATCHED_STEPS
+
+
+def check_spike(folder: Path, cases: list[str], world: int) -> None:
+    """After a spike on the last rank all ranks watch the same steps, and the ring has the whole of every parameter."""
+    found, warned = run(folder, cases, world)
+    assert not any("undefined" in err for err in warned), warned
+    dense = range(SPIKE // SPIKE_EVERY * SPIKE_EVERY + SPIKE_EVERY + 1, 99)[:DENSE]
+    least = {*range(10), *range(0, SPIKE_STEPS, SPIKE_EVERY), *dense}
+    for case in cases:
+        rows, (kind, bits, _) = of_case(folder, case), case.split("-")
+        watched = rows.filter(metric="out_rms", module="up")["step"].to_list()
+        assert least <= set(watched), "the loss of another rank may leave its band later"
+        for known in found:
+            assert known[case]["collectives"] == len(watched)
+            assert known[case]["same"], "watching changed the weights"
+        truth = found[0][case]["truth"]
+        assert_equals_gathered(rows, truth, bits)
+        moved = rows.filter(metric="update_sample").filter(pl.col("defined"))
+        assert {*range(1, dense[-1] + 1)} <= set(moved["step"])
+        for step, module, value in moved.select("step", "module", "value").iter_rows():
+            assert value == pytest.approx(truth[step][module][3], rel=CLOSE[bits], abs=0), (step, module)
+        if kind == "fsdp":
+            assert {*range(dense[-1] + 1)} <= set(rows.filter(metric="loss")["step"])
+        (stored,) = (one for one in sonde.load(folder / "runs").watched if one.about["label"] == case)
+        assert (SPIKE, "loss") in {(one["step"], one["of"]) for one in stored.facts["spikes"]}
+
+
+def test_two_processes_watch_the_same_steps_after_a_spike_and_rings_hold_whole_parameters(tmp_path: Path) -> None:
+    check_spike(tmp_path, ["ddp-64-spike", "fsdp-64-spike", "tensor-64-spike"], 2)
 
 
 def check(folder: Path, cases: list[str], world: int) -> None:
@@ -135,9 +165,13 @@ def test_outputs_of_data_parallel_processes_are_those_of_the_whole_batch(tmp_pat
     assert all(run.facts["ranks"] == 2 for run in sonde.load(tmp_path / "runs").watched)
 
 
+def test_norms_and_outputs_of_four_processes_are_those_of_one(tmp_path: Path) -> None:
+    check(tmp_path, ["ddp-64", "zero-64", "fsdp-64", "tensor-64"], 4)
+
+
 @pytest.mark.slow
 def test_norms_of_four_processes_are_those_of_one_on_meshes_of_one_and_two_axes(tmp_path: Path) -> None:
-    kinds = ("fsdp", "tensor", "hybrid", "both", "ddp")
+    kinds = ("fsdp", "tensor", "hybrid", "both", "ddp", "zero")
     check(tmp_path, [f"{kind}-{bits}" for kind in kinds for bits in CLOSE], 4)
 
 

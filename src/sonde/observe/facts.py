@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, root_mean_square
 from sonde.observe import finite_or_none, operations
+from sonde.observe.local_parts import is_sharded
 from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import (
@@ -293,10 +294,15 @@ class FirstStep:
                 "output_shape": list(out.shape),
                 "bare_pairs": operations.bare_pairs(out, self._model.names),
                 "bends": operations.is_nonlinear(out),
-                "unregistered": operations.unregistered(
-                    out, (tensor for _, tensor in tensors(given)), {*self._model.names, *self._updates.held()}
-                ),
+                "unregistered": self._unregistered(out, given),
             }
+
+    def _unregistered(self, out: Tensor, given: Any) -> list[list[int]]:
+        """Shapes of parameters that nobody holds; none for a sharded model, whose layers use gathered copies."""
+        if any(map(is_sharded, self._model.parameters)):
+            return []
+        known = {*self._model.names, *self._updates.held()}
+        return operations.unregistered(out, (tensor for _, tensor in tensors(given)), known)
 
     def record_loss(self, loss: Tensor) -> bool:
         """Record the operations between the latest output and the loss; whether they were not yet known."""

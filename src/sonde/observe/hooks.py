@@ -227,11 +227,43 @@ class Hooks:
             first, last = (ModuleHook(recorder, to, watched, switch) for to in methods)
             self._made[watched] = first, last
         before, after = self._made[watched]
+        if watched.is_root and getattr(module, "_compiled_call_impl", None) is not None:
+            return [_AroundGraph(module, before, after)]
         handles = (
             module.register_forward_pre_hook(before),
             module.register_forward_hook(after, with_kwargs=True, always_call=True),
         )
         return [_renumbered(handle, -self._switch) for handle in handles]
+
+
+class _AroundGraph:
+    """Calls the hooks of a model before and after the graph that `model.compile()` made, and not inside it.
+
+    The graph then has the taps that one of `torch.compile(model)` has, and none on the output of the whole model.
+    """
+
+    def __init__(self, module: Any, before: ModuleHook, after: ModuleHook) -> None:
+        self._module, self._before, self._after = weakref.ref(module), before, after
+        self._graph = module._compiled_call_impl
+        module._compiled_call_impl = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        if module is None or torch.compiler.is_compiling():  # the graph is a part of another one
+            return self._graph(*args, **kwargs)
+        output = None
+        self._before(module, args)
+        try:
+            output = self._graph(*args, **kwargs)
+        finally:
+            self._after(module, args, kwargs, output)
+        return output
+
+    def remove(self) -> None:
+        """Call the graph alone again."""
+        module: Any = self._module()
+        if module is not None and module._compiled_call_impl is self:
+            module._compiled_call_impl = self._graph
 
 
 def _renumbered(handle: Any, number: int) -> Any:

@@ -145,10 +145,14 @@ def bare_pairs(output: Tensor, names: Mapping[int, str]) -> list[list[str]]:
     return found
 
 
-def routers(output: Tensor, names: Mapping[int, str]) -> list[tuple[str, Tensor, Tensor]]:
-    """Linear layers whose softmax a top-k follows: name, probabilities, and the places that were chosen."""
+def routers(output: Tensor, names: Mapping[int, str]) -> list[tuple[str, Tensor, Tensor, Any]]:
+    """Linear layers whose softmax a top-k follows: name, probabilities, the places that were chosen, and the node of
+    the gates: the values of the top-k, or what they are divided to.
+    """
     found = []
-    for node in () if output.grad_fn is None else _nodes(output.grad_fn):
+    nodes = [] if output.grad_fn is None else list(_nodes(output.grad_fn))
+    divided = {_through(next(iter(_parents(node)), None)): node for node in nodes if _kind(node) == "Div"}
+    for node in nodes:
         if _kind(node) != "Topk":
             continue
         softmax = _through(next(iter(_parents(node)), None))
@@ -158,7 +162,7 @@ def routers(output: Tensor, names: Mapping[int, str]) -> list[tuple[str, Tensor,
         weight = None if layer is None else _layer(layer, names)
         if weight is not None and weight[0] != "?":
             name = weight[0].rpartition(".")[0] or WHOLE_MODEL
-            found.append((name, softmax._saved_result.detach(), node._saved_indices))
+            found.append((name, softmax._saved_result.detach(), node._saved_indices, divided.get(node, node)))
     return found
 
 

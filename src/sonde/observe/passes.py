@@ -1,6 +1,7 @@
 """Records the forward and backward passes of the step under way: what is read of each module's call, and when."""
 
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -24,13 +25,14 @@ from sonde.observe.step_record import (
     Output,
     Pass,
     RecordedLoss,
+    RouterChoices,
     StreamNorms,
     backward_pass,
     differentiated,
     pool,
 )
 from sonde.observe.taps import Tap
-from sonde.observe.watched_modules import WatchedModel, WatchedModule
+from sonde.observe.watched_modules import WHOLE_MODEL, WatchedModel, WatchedModule
 
 _CALLS = 32  # of one module in a pass; those beyond are not read
 _KEPT = 64  # passes that wait for a backward pass; older ones are kept alive by their autograd graph
@@ -291,10 +293,27 @@ class Passes:
     def record_routers(self, out: Tensor) -> None:
         """The model returned: in a costly step, read what its routers chose, before the graph is freed."""
         known = self._current
-        for name, probabilities, chosen in operations.routers(out, self._model.names) if known and known.costly else ():
-            call = None if known is None else known.calls.get((name, 0))
+        if known is None or not known.costly:
+            return
+        for name, probabilities, chosen, gates in operations.routers(out, self._model.names):
+            call = known.calls.get((name, 0))
             if call is not None:
-                call.router = reductions.router_load(chosen, probabilities.shape[-1]), reductions.entropy(probabilities)
+                load = reductions.router_load(chosen, probabilities.shape[-1])
+                call.router = RouterChoices(load, reductions.entropy(probabilities), self._mixture(known, call))
+                known.handles.append(gates.register_prehook(Hook(self._on_error, call.router.record_gates)))
+
+    def _mixture(self, known: Pass, router: ModuleCall) -> Gradient | None:
+        """The gradient of the module around a router that returns a vector of the router's input for each token."""
+        name, parts = router.watched.name, router.input_shape
+        while name != WHOLE_MODEL:
+            name = name.rpartition(".")[0] or WHOLE_MODEL
+            call = known.calls.get((name, 0))
+            if call is None or not call.gradients or call.shape[-1:] != parts[-1:]:
+                continue
+            if math.prod(call.shape) == math.prod(parts):
+                call.gradients[0].keeps_tokens = True
+                return call.gradients[0]
+        return None
 
     def record_loss(self, loss: Tensor, *, is_share: bool) -> None:
         """Record a loss.  It counts if a gradient comes back to it."""
@@ -322,6 +341,8 @@ class Passes:
         grad = grad.detach()
         gradient.norms, gradient.entries = reductions.norms(grad), grad.numel()
         gradient.samples = gradient.norms.numel()
+        if gradient.keeps_tokens:
+            gradient.tokens = (grad != 0).any(-1).flatten()
         if known.costly and grad.dim() > 1:
             if known.sequence == grad.shape[:2] and grad.dim() > 2:  # times come before samples
                 grad = grad.transpose(0, 1)

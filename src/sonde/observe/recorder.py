@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -23,10 +23,11 @@ from sonde.metrics.rows import Reading
 from sonde.observe import facts, warn
 from sonde.observe.hooks import Hook, Hooks
 from sonde.observe.passes import Passes
-from sonde.observe.ring import DENSE, Ring
+from sonde.observe.ring import Ring
 from sonde.observe.row_writer import RowSink, RowWriter
-from sonde.observe.shards import Shards, is_sharded
-from sonde.observe.step_record import RecordedLoss, StepRecord, backward_pass, is_costly, next_watched
+from sonde.observe.shards import Shards
+from sonde.observe.spike_steps import SpikeSteps
+from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
 from sonde.observe.taps import BEGINS, Tap
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import COMPILED, REMOVED, Replacement, WatchedModel, WatchedModule
@@ -62,8 +63,7 @@ class Recorder:
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
         self._shards = Shards(model, every, self._note_ranks)
-        self._ring = Ring(active=bool(optimisers) and not any(map(is_sharded, model.parameters)))
-        self._dense_until = 0  # steps before it are watched, after a spike
+        self._ring = Ring(active=bool(optimisers))
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
@@ -78,6 +78,7 @@ class Recorder:
 
         self._first = facts.FirstStep(model, self._updates)
         self._writer = RowWriter(sink, run, self._first.facts)
+        self._spikes = SpikeSteps(self._ring, self._writer, self._shards.places)
         self._hooks = Hooks(self, model, loss, self._updates)
         try:
             self._start_step()
@@ -88,7 +89,7 @@ class Recorder:
 
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
-        dense = self.step < self._dense_until and not self._shards.active  # several processes watch the same steps
+        dense = self._spikes.is_dense(self.step)
         watched = self.step == self._next or dense
         self._updates.start()
         self._passes.backward_seen = False
@@ -126,23 +127,18 @@ class Recorder:
 
     def end_step(self) -> None:
         """End the step: pass on its record if it is a watched one, and start the next."""
+        self._spikes.end_step(self.step, watched=self._watched, alone=not self._shards.joined)
         if self._watched:
             self._writer.add(self._record())
-        spike = self._ring.end_step(self.step, watched=self._watched)
         self._begun = self._backward_seen = False
         self.step += 1
-        if spike:
-            self._dense_until = self.step + DENSE
-            self._writer.add_facts({"spikes": list(self._ring.spikes)})
-        if spike or self.step == self._dense_until:
-            self._write_ring()
         self._start_step()
         self._writer.maybe_flush(self.step)
 
     def _record(self) -> StepRecord:
         calls, losses, half = self._passes.collect()
         parameters = self._updates.collect()
-        self._shards.reduce(parameters, calls, losses)
+        self._shards.reduce(parameters, calls, losses, self._spikes, self.step)
         gone, self._gone = self._gone, {}
         targets, self._targets = self._targets, []
         unseen: dict[str, str] = {}
@@ -170,15 +166,6 @@ class Recorder:
         if half and record.scale is None and self._updates.scaler is None:
             record.unscaled_reason = _UNKNOWN_SCALE
         return record
-
-    def _write_ring(self) -> None:
-        """Pass on the steps of the ring that were not written: without what a watched step has recorded itself."""
-        for kept in self._ring.take():
-            traces = list(kept.traces.values())
-            losses = [] if kept.watched or len(kept.losses) != 1 else [RecordedLoss(kept.losses[0].reshape(1))]
-            if kept.watched:
-                traces = [replace(trace, gradients=None) for trace in traces]
-            self._writer.add(StepRecord(kept.step, losses=losses, traces=traces))
 
     # What the hooks call
 
@@ -430,15 +417,11 @@ class Recorder:
 
     def flush(self) -> None:
         """Write all records that wait."""
-        self._write_recent()
+        self._spikes.flush(self.step)
         self._writer.flush(self.step)
 
-    def _write_recent(self) -> None:
-        if self.step < self._dense_until:
-            self._write_ring()
-
     def rows(self) -> pl.DataFrame:
-        self._write_recent()
+        self._spikes.flush(self.step)
         return self._writer.rows(self.step)
 
     # The end
@@ -452,7 +435,7 @@ class Recorder:
         self._passes.close()
         self._shards.leave()
         try:
-            self._write_recent()
+            self._spikes.flush(self.step)
             self._writer.close(state, self.step, message)
         except Exception as error:
             warn(f"the watch could not write its last rows ({type(error).__name__}: {error})")

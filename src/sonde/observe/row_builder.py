@@ -12,10 +12,20 @@ from torch import Tensor
 from sonde.analysis.diagnosis.run_record import HAS_NO_GRADIENT
 from sonde.metrics.reductions import Vector, cosine_of, effective_rank, mean_cosine, rms_of_sum
 from sonde.metrics.rows import WATCHED
-from sonde.observe.step_record import NO_GRADIENT, TWICE, CallKey, ModuleCall, Output, StepRecord, loss_of_step
+from sonde.observe.step_record import (
+    NO_GRADIENT,
+    TWICE,
+    CallKey,
+    ModuleCall,
+    Output,
+    RouterChoices,
+    StepRecord,
+    loss_of_step,
+)
 from sonde.observe.updates import ParameterNorms
 
 _NO_STEP = "no optimiser that was given holds the parameter"
+_NO_GATES = "no gradient came back to the gates, or no module around the router returns a vector for each token"
 _OUTPUT, _GRADIENT, _LOSS = 1.0, 2.0, 3.0  # values of `nonfinite`: sonde.metrics.watched.NONFINITE
 
 _Median = tuple[float, int, str | None]  # value, number of samples, why it is undefined
@@ -251,11 +261,16 @@ class _StepRows:
         if call.attention:
             self._attention(call)
         if call.router is not None:
-            load, entropy = map(self.values, call.router)
-            for expert, value in enumerate(load.tolist()):
-                self.add(f"router_load[{expert}]", value, 1)
-            self.add("router_entropy", float(entropy[0]), 1)
+            self._router(call.router)
         return next((worst for worst in (top, total) if not math.isfinite(worst)), 0.0)
+
+    def _router(self, router: RouterChoices) -> None:
+        for expert, value in enumerate(self.values(router.load).tolist()):
+            self.add(f"router_load[{expert}]", value, 1)
+        self.add("router_entropy", float(self.values(router.entropy)[0]), 1)
+        dropped, choices = (0.0, 0.0) if router.dropped is None else self.values(router.dropped).tolist()
+        none = None if choices else _NO_GATES
+        self.add("dropped_share", dropped / choices if choices else math.nan, int(choices), none)
 
     def _attention(self, call: ModuleCall) -> None:
         entropy, largest = (np.concatenate([self.values(p[i]) for p in call.attention]) for i in (0, 1))
@@ -394,7 +409,7 @@ class _StepRows:
             if trace.moved is None or trace.before is None:
                 continue
             pairs = zip(self.values(trace.moved).tolist(), self.values(trace.before).tolist(), strict=True)
-            for name, many, (moved, before) in zip(trace.names, trace.sizes, pairs, strict=True):
+            for name, many, (moved, before) in zip(trace.names, trace.samples or trace.sizes, pairs, strict=True):
                 none = "the weight is zero" if before == 0 else None
                 self._at(name, None).add("update_sample", moved / before if before else math.nan, many, none)
 

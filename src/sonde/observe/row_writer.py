@@ -125,7 +125,7 @@ class StoreSink(RowSink):
 
     def rows(self) -> pl.DataFrame:
         try:
-            stored = read_watched(self.journal.folder)[1]
+            stored = read_watched(self.journal.path)[1]
         except SondeError:
             if not self.broken:
                 raise

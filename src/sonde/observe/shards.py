@@ -10,7 +10,6 @@ same.  Where they do not, there is no collective: sharded parameters are undefin
 import hashlib
 import itertools
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -21,74 +20,21 @@ from torch import Tensor
 
 from sonde.observe import warn
 from sonde.observe.data_parallel import CallSums, data_ranks
+from sonde.observe.local_parts import is_initialised, is_sharded
+from sonde.observe.ring_sums import places_of
 from sonde.observe.watched_modules import WatchedModel
 
 if TYPE_CHECKING:
+    from sonde.observe.spike_steps import SpikeSteps
     from sonde.observe.step_record import ModuleCall, RecordedLoss
     from sonde.observe.updates import ParameterNorms
 
 _NO_GROUP = "the process group is not initialised: call sonde.watch while it is"
 _LATER = "the parameter was sharded or replaced after the watch began: call sonde.watch after that"
 _TWICE = "the parameter is sharded, and two optimisers hold it"
-_ELSEWHERE = "the parameter is sharded over other processes than rank 0"
 _NOT_FIRST = "rank 0 records the parameters"
 
 _numbers = itertools.count()  # of the watches of this process; the same in every process that runs the same program
-
-
-# The part that this process holds
-
-
-def is_sharded(x: Tensor) -> bool:
-    """Whether the tensor is a DTensor.  Its module is not imported for that: it takes long, and few programs use it."""
-    known = sys.modules.get("torch.distributed.tensor")
-    return known is not None and isinstance(x, known.DTensor)
-
-
-def is_flat(x: Tensor) -> bool:
-    """Whether a plain parameter is, or may be, a part of a flat parameter of FSDP1, which tells nothing of the rest."""
-    return getattr(x, "_fsdp_flattened", False) and _is_initialised() and dist.get_world_size() > 1
-
-
-def unreadable_part(x: Any) -> str | None:
-    """Why the norm of a DTensor is not the root of a sum of squares over its parts, or None."""
-    odd = [repr(placement) for placement in x.placements if not (_is_split(placement) or placement.is_replicate())]
-    if odd:
-        return f"a DTensor with the placement {', '.join(odd)} is not read: its parts are not entries of the whole"
-    local = x.detach().to_local()
-    if local.layout != torch.strided or local.is_complex():
-        return "a sparse or complex DTensor is not read"
-    if local.is_meta:
-        return "a DTensor on the device meta has no values"
-    return _ELSEWHERE if dist.is_initialized() and dist.get_rank() == 0 and not _counts(x) else None
-
-
-def own_part(x: Tensor) -> Tensor:
-    """The entries that this process counts: of a DTensor its part, or none if another process counts that part."""
-    x = x.detach()
-    if not is_sharded(x):
-        return x
-    held: Any = x
-    part: Tensor = held.to_local()
-    return part if _counts(held) else part.new_zeros(0)
-
-
-def _is_split(placement: Any) -> bool:
-    return bool(placement.is_shard()) or type(placement).__name__ == "_StridedShard"
-
-
-def _counts(x: Any) -> bool:
-    """Of several copies of a part, the one that counts has the place of rank 0 on the axes that are replicated."""
-    mesh = x.device_mesh
-    first = (mesh.mesh == 0).nonzero().tolist()
-    here = mesh.get_coordinate()
-    if not first or here is None:
-        return False
-    pairs = zip(x.placements, here, first[0], strict=True)
-    return all(mine == its for placement, mine, its in pairs if placement.is_replicate())
-
-
-# The norms of the whole
 
 
 class Shards:
@@ -97,18 +43,19 @@ class Shards:
     def __init__(self, model: WatchedModel, every: int, on_ranks: Callable[[int], None]) -> None:
         self._on_ranks = on_ranks  # is told how many processes are pooled
         whole = model.model()
-        self._peers = data_ranks(whole) if whole is not None and _is_initialised() else []
+        self._peers = data_ranks(whole) if whole is not None and is_initialised() else []
         self._sums: CallSums | None = None
         named = ((model.names.get(id(p)), p) for p in model.parameters if is_sharded(p))
         sharded: dict[str, Any] = {name: p for name, p in named if name is not None}
-        self._places = {name: place for place, name in enumerate(sorted(sharded))}
+        self.places = {name: place for place, name in enumerate(sorted(sharded))}
         self._reason: str | None = None  # why there is no collective
         self._group: Any = None
+        self._members = 0  # processes in it
         self.active = bool(sharded or self._peers)  # whether it takes part in sums
         self._watch = f"sonde/watch/{next(_numbers)}" if self.active else ""
         if not self.active:
             return
-        if not _is_initialised():
+        if not is_initialised():
             self._stop(_NO_GROUP)
             return
         meshes = [p.device_mesh for p in sharded.values()]
@@ -116,23 +63,34 @@ class Shards:
         ranks = {rank for mesh in meshes if 0 in (held := mesh.mesh.flatten().tolist()) for rank in held}
         ranks |= set(self._peers) if 0 in self._peers else set()
         modules = [watched.name for watched in model.modules]
-        what = [every, [(name, list(sharded[name].shape)) for name in self._places], modules]
+        what = [every, [(name, list(sharded[name].shape)) for name in self.places], modules]
         mark = hashlib.sha256(json.dumps(what).encode()).hexdigest()
         self._beside_first = 0 in ranks
         _store().set(
             self._key(dist.get_rank()), json.dumps({"ranks": sorted(ranks), "mark": mark, "peers": self._peers})
         )
 
+    @property
+    def joined(self) -> bool:
+        """Whether there is a collective in every watched step."""
+        return self.active and self._reason is None
+
     def reduce(
-        self, known: Sequence["ParameterNorms"], calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]
+        self,
+        known: Sequence["ParameterNorms"],
+        calls: Sequence["ModuleCall"],
+        losses: Sequence["RecordedLoss"],
+        spikes: "SpikeSteps",
+        step: int,
     ) -> None:
         """Replace what this process has read by sums over all; drop parameters whose norms cannot be had."""
-        if self.active and self._reason is None:
+        if self.joined:
             try:
                 self._agree(calls, losses)
                 self._drop(known)
-                if self._reason is None:
-                    self._add_up(known, calls, losses)
+                if self.joined:
+                    told = self._add_up(known, calls, losses, spikes.pack(step))
+                    spikes.unpack(step, told, self._members)
             except (RuntimeError, ValueError) as error:  # a process that does not come, or the end of the group
                 self.leave()
                 self._stop(f"the sum over processes failed ({str(error).splitlines()[0]})")
@@ -146,18 +104,24 @@ class Shards:
 
     def _why_not(self, name: str, seen: set[str]) -> str | None:
         why = None if self._reason is None else f"the parameter is sharded, and {self._reason}"
-        if name not in self._places:
+        if name not in self.places:
             return why or _LATER
         return why or (_TWICE if name in seen else None)
 
     def _add_up(
-        self, known: Sequence["ParameterNorms"], calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]
-    ) -> None:
-        """√Σ‖part‖² over the processes, by one collective; the vector has a place for every parameter in every step."""
-        own = torch.zeros(3 * len(self._places), dtype=torch.float64)
-        if self._sums is not None:
-            own = torch.cat([own, self._sums.pack(calls, losses, dist.get_rank())])
-        squares = own.to(self._device)
+        self,
+        known: Sequence["ParameterNorms"],
+        calls: Sequence["ModuleCall"],
+        losses: Sequence["RecordedLoss"],
+        told: Tensor,
+    ) -> Tensor:
+        """√Σ‖part‖² over the processes, by one collective; the vector has a place for every parameter in every step.
+
+        The sum of `told`, which comes last in the vector, is returned.
+        """
+        squares = torch.zeros(3 * len(self.places), dtype=torch.float64, device=self._device)
+        of_calls = squares[:0] if self._sums is None else self._sums.pack(calls, losses, dist.get_rank())
+        squares = torch.cat([squares, of_calls.to(squares), told.to(squares)])
         parts = [part for found in known for part in self._parts(found)]
         for norms, here, there in parts:
             squares[there.to(squares.device)] = norms[here].to(squares).square()
@@ -165,22 +129,21 @@ class Shards:
         for norms, here, there in parts:
             norms[here] = squares[there.to(squares.device)].sqrt().to(norms)
         if self._sums is not None and dist.get_rank() == 0:
-            self._sums.unpack(squares[3 * len(self._places) :], calls, losses)
+            self._sums.unpack(squares[3 * len(self.places) : len(squares) - len(told)], calls, losses)
+        return squares[len(squares) - len(told) :]
 
     def _parts(self, found: "ParameterNorms") -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Norms of weights, gradients and updates: the vector, places of sharded ones in it, places in the sum."""
         gradients, updates = (found.with_gradient, found.gradients), (found.names, found.updates)
         for kind, (names, norms) in enumerate(((found.names, found.weights), gradients, updates)):
-            mine = [(here, self._places[name]) for here, name in enumerate(names) if name in found.sharded]
-            if norms is not None and mine:
-                here, there = torch.tensor(mine).T
-                yield norms, here.to(norms.device), there + kind * len(self._places)
+            if norms is not None:
+                yield from places_of(norms, names, found.sharded, self.places, kind)
 
     # Which processes take part
 
     def _agree(self, calls: Sequence["ModuleCall"], losses: Sequence["RecordedLoss"]) -> None:
         """In the first step, join the processes that hold the parameters; later, stop if one of them has left."""
-        if not _is_initialised():
+        if not is_initialised():
             self._stop(_NO_GROUP)
             return
         store = _store()
@@ -201,6 +164,7 @@ class Shards:
         elif dist.get_rank() not in decided["ranks"]:
             self._reason = _NOT_FIRST
         else:
+            self._members = len(decided["ranks"])
             self._group = dist.new_group(decided["ranks"], timeout=self._timeout(), use_local_synchronization=True)
             self._pool(store, json.loads(store.get(self._key(0)))["peers"])
 
@@ -240,12 +204,12 @@ class Shards:
         self._reason = reason
         if self._peers:
             self._on_ranks(1)
-        lost = "sharded parameters are undefined, and " if self._places else ""
+        lost = "sharded parameters are undefined, and " if self.places else ""
         warn(f"{lost}outputs are those of rank 0 alone: {reason}")
 
     def leave(self) -> None:
         """Tell the other processes not to wait for this one.  This is no collective."""
-        if self.active and self._reason is None and _is_initialised():
+        if self.active and self._reason is None and is_initialised():
             with suppress(Exception):
                 _store().set(self._key("left"), str(dist.get_rank()))
         self._reason = self._reason or "the watch is closed"
@@ -256,10 +220,6 @@ class Shards:
 
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
-
-
-def _is_initialised() -> bool:
-    return dist.is_available() and dist.is_initialized()
 
 
 def _store() -> Any:

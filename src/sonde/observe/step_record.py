@@ -162,7 +162,7 @@ class Output:
 class Gradient:
     """The gradient of one tensor."""
 
-    __slots__ = ("entries", "fired", "halves", "halves_samples", "norms", "reason", "samples")
+    __slots__ = ("entries", "fired", "halves", "halves_samples", "keeps_tokens", "norms", "reason", "samples", "tokens")
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason  # why there is none
@@ -171,6 +171,8 @@ class Gradient:
         self.entries = self.samples = 0
         self.halves: Tensor | None = None
         self.halves_samples: int | None = None  # of the halves, where they are not those of the norms
+        self.keeps_tokens = False
+        self.tokens: Tensor | None = None  # which of them a gradient came back to, if that is asked for
 
 
 @dataclass(slots=True)
@@ -181,6 +183,31 @@ class StreamNorms:
     dots: Tensor
     inputs: Tensor  # norms
     outputs: Tensor
+
+
+@dataclass(slots=True)
+class RouterChoices:
+    """What the router of a mixture of experts chose."""
+
+    load: Tensor  # of each expert ÷ its fair share
+    entropy: Tensor
+    mixture: Gradient | None  # of the output of the mixture
+    dropped: Tensor | None = None  # choices that were dropped, and all
+
+    def record_gates(self, grads: Sequence[Tensor | None]) -> None:
+        """Gradients come back to the gates: that of a choice beyond the capacity of an expert is exactly 0.
+
+        A token whose output gets no gradient, such as padding, does not count.
+        """
+        tokens = None if self.mixture is None else self.mixture.tokens
+        if tokens is not None and grads[0] is not None and grads[0].numel() % tokens.numel() == 0:
+            unused = grads[0].detach().reshape(tokens.numel(), -1) == 0
+            counts = (unused & tokens[:, None]).sum(), tokens.sum() * unused.shape[1]
+            self.dropped = torch.stack(counts).to(exact_dtype(self.load))
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors it holds."""
+        return [tensor for tensor in (self.load, self.entropy, self.dropped) if tensor is not None]
 
 
 @dataclass(slots=True)
@@ -202,7 +229,7 @@ class ModuleCall:
     gram: Tensor | None = None
     tails: Tensor | None = None  # massive_share and out_kurtosis
     attention: Sequence[tuple[Tensor, ...]] = ()  # of each sample; in costly steps, of each sample and head too
-    router: tuple[Tensor, Tensor] | None = None  # load of each expert ÷ its fair share; entropy
+    router: RouterChoices | None = None
 
     @property
     def key(self) -> CallKey:
@@ -270,8 +297,9 @@ class StepRecord:
                 yield from (t for t in (gradient.norms, gradient.halves) if t is not None)
             for stream in call.streams:
                 yield from (stream.steps, stream.dots, stream.inputs, stream.outputs)
-            for pair in (*call.unit_bounds, *call.attention, *(() if call.router is None else (call.router,))):
+            for pair in (*call.unit_bounds, *call.attention):
                 yield from pair
+            yield from () if call.router is None else call.router.tensors()
             yield from call.at_bounds
             yield from (t for t in (call.gram, call.tails) if t is not None)
         for known in self.parameters:

@@ -18,9 +18,9 @@ from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
 from sonde.observe.data_parallel import data_ranks
+from sonde.observe.local_parts import is_sharded
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
-from sonde.observe.shards import is_sharded
 from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
@@ -110,10 +110,11 @@ class Watch:
     def measure(self, batch: Any) -> dict[str, float]:
         """Record `noise_scale` and `sharpness` of the loss on this batch, as rows of the step under way.
 
-        Both are computed on a copy in float64 and take about as long as 40 passes; NaN if one is undefined.  The loss
-        has to be a mean over samples: the one that `sonde.watch` was given, else the one that the model returns.
+        With Adam also `preconditioned_sharpness`.  They are computed on a copy in float64, and each sharpness takes
+        about as long as 40 passes; NaN if one is undefined.  The loss has to be a mean over samples: the one that
+        `sonde.watch` was given, else the one that the model returns.
         """
-        from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, sharpness
+        from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, preconditioned_sharpness, sharpness
         from sonde.observe.experiments.losses import own_loss
 
         recorder = self._recorder
@@ -124,7 +125,9 @@ class Watch:
             raise SondeError("measure(batch): a sharded model is not copied; measure it in a single process")
         with recorder.paused():
             on_batch = LossOnBatch(model, self._loss or own_loss, *_inputs_and_targets(batch))
-            found = [noise_scale(on_batch), sharpness(on_batch)]
+            learned = [p for p in model.parameters() if p.requires_grad]
+            by_adam = preconditioned_sharpness(on_batch, learned, recorder.trained[1])
+            found = [noise_scale(on_batch), sharpness(on_batch), *([] if by_adam is None else [by_adam])]
         recorder.add_readings(found)
         return {one.metric: one.value for one in found}
 

@@ -1,6 +1,7 @@
 """Noise and curvature of the loss on one batch, computed on a copy of the model in float64, when asked for."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from sonde.observe.facts import tensors
 
 _PARTS = 16  # of a batch whose gradients are compared
 _LANCZOS = 24  # Hessian–vector products at most
+_ADAM = "exp_avg_sq"  # in the state of Adam
 _CONVERGED = 1e-6  # relative change of the largest eigenvalue
 
 
@@ -69,10 +71,11 @@ def noise_scale(on_batch: LossOnBatch) -> Reading:
     return Reading(metric="noise_scale", value=noise / signal, samples=b * parts)
 
 
-def sharpness(on_batch: LossOnBatch) -> Reading:
-    """The largest eigenvalue of the Hessian of the loss, by Lanczos' method with Hessian–vector products.
+def sharpness(on_batch: LossOnBatch, stretch: Tensor | None = None, metric: str = "sharpness") -> Reading:
+    """The largest eigenvalue of the Hessian H of the loss, by Lanczos' method with Hessian–vector products.
 
-    Every vector is made orthogonal to all before it, which takes memory of up to 24 times the parameters.
+    With `stretch`, a vector d over parameters: of diag(d) H diag(d).  Every vector is made orthogonal to all before it,
+    which takes memory of up to 24 times the parameters.
     """
     with (
         preserve_rng(on_batch.parameters[0].device),
@@ -86,7 +89,8 @@ def sharpness(on_batch: LossOnBatch) -> Reading:
         beside: list[float] = []
         largest = math.nan
         for _ in range(min(_LANCZOS, len(gradient))):
-            product = _hessian_times(on_batch, gradient, basis[-1])
+            product = _hessian_times(on_batch, gradient, basis[-1] if stretch is None else stretch * basis[-1])
+            product = product if stretch is None else stretch * product
             diagonal.append(float(product @ basis[-1]))
             before, largest = largest, _largest_eigenvalue(diagonal, beside)
             for known in (*basis, *basis):  # twice, against rounding
@@ -97,8 +101,38 @@ def sharpness(on_batch: LossOnBatch) -> Reading:
                 break
             basis.append(product / beside[-1])
     if not math.isfinite(largest):
-        return undefined("sharpness", "the loss or its curvature is not finite", samples=on_batch.samples)
-    return Reading(metric="sharpness", value=largest, samples=on_batch.samples)
+        return undefined(metric, "the loss or its curvature is not finite", samples=on_batch.samples)
+    return Reading(metric=metric, value=largest, samples=on_batch.samples)
+
+
+def preconditioned_sharpness(
+    on_batch: LossOnBatch, parameters: Sequence[Tensor], optimisers: Sequence[torch.optim.Optimizer]
+) -> Reading | None:
+    """The largest eigenvalue of P^(−1/2) H P^(−1/2), with Adam's P = (1 − β₁ᵗ)(√(v/(1 − β₂ᵗ)) + ε); None without Adam.
+
+    Cohen et al. (2022), arXiv:2207.14484.  `parameters` are those that the copy was made from.  One that no optimiser
+    holds does not move: its row of P^(−1/2) is 0.
+    """
+    metric = "preconditioned_sharpness"
+    if not any(_ADAM in state for optimiser in optimisers for state in optimiser.state.values()):
+        return None
+    groups = [(group, one.state) for one in optimisers for group in one.param_groups]
+    held = {id(p): (group, states.get(p, {})) for group, states in groups for p in group["params"]}
+    scales = []
+    for parameter in parameters:
+        group, state = held.get(id(parameter), ({}, {}))
+        if group and _ADAM not in state:
+            return undefined(metric, "the optimiser of a parameter has no second moment, or has not stepped")
+        scales.append(_adam_scale(group, state) if group else torch.zeros_like(parameter, dtype=torch.float64))
+    return sharpness(on_batch, torch.cat([scale.flatten() for scale in scales]), metric)
+
+
+def _adam_scale(group: dict[str, Any], state: dict[str, Any]) -> Tensor:
+    """The diagonal of P^(−1/2)."""
+    second: Tensor = state.get(f"max_{_ADAM}", state[_ADAM]).double()
+    first, other = (1 - beta ** float(state["step"]) for beta in group["betas"])
+    scale: Tensor = first * ((second / other).sqrt() + group["eps"])
+    return scale.rsqrt()
 
 
 def _hessian_times(on_batch: LossOnBatch, gradient: Tensor, vector: Tensor) -> Tensor:
