@@ -27,8 +27,8 @@ from faulty_programs import (  # noqa: E402
     layers,
     of_classes,
 )
-from sonde.store.folder import RunFolder  # noqa: E402
-from sonde.store.publish import publish  # noqa: E402
+from sonde.store.folder import put_manifest, read_manifest  # noqa: E402
+from sonde.store.listing import publish  # noqa: E402
 from sonde.store.run import without_machine  # noqa: E402
 
 STORE = HERE / "runs"
@@ -112,8 +112,8 @@ def watch(name: str, program: Callable[[], Program]) -> None:
     watch = made.watched(runs=STORE, name=name)
     found = watch.diagnose(batch=made.batches()[0])
     watch.close()
-    folder = RunFolder(STORE / watch.id)
-    folder.put(without_machine(folder.manifest()))
+    folder = STORE / watch.id
+    put_manifest(folder, without_machine(read_manifest(folder)))
     said = ", ".join(f"{one.name} ({one.level})" for one in found) or "nothing is wrong"
     print(f"{name}: {said}", flush=True)
 

@@ -39,12 +39,8 @@ def _table(headings: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Help without the terminal's markup; an example stands as code."""
-    paragraphs = re.sub(r"\[/?(?:bold|italic|dim)\]|\\(?=\[)", "", inspect.cleandoc(text)).split("\n\n")
-    return "\n\n".join(
-        f"```text\n{one.replace(chr(8), '').strip()}\n```" if one.strip().startswith("sonde ") else one
-        for one in paragraphs
-    )
+    """Help with the terminal's bold text as code."""
+    return re.sub(r"\\(?=\[)", "", re.sub(r"\[/?bold\]", "`", inspect.cleandoc(text)))
 
 
 def _options(command: Any) -> Iterator[tuple[str, str, str]]:
@@ -69,7 +65,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
 
 def _commands() -> str:
     whole = typer.main.get_command(app)
-    parts = ["# Commands", "What `--help` says, of every command.", *_command(whole, "sonde")]
+    parts = ["# Commands", "The help of every command, as `sonde COMMAND --help` prints it.", *_command(whole, "sonde")]
     return "\n\n".join(parts) + "\n"
 
 
