@@ -36,7 +36,7 @@ from sonde.metrics.probes.signal import as_trained
 from sonde.metrics.rows import Reading
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, FeedbackAlignment, Frozen, Rule
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_tensors
 from sonde.store.load import load
 from sonde.store.readings import ReadingArray, ReadingLayout
 from sonde.store.run import Run, Runs
@@ -172,7 +172,7 @@ def network_of_run(store: Path, run: str) -> tuple[Program, Tensor, Tensor]:
     config = next(config for bundle in bundles() for config in bundle if config.id == run)
     data = config.task.load(config.seed, None, torch.device("cpu"), torch.float32)
     program = Program(config, data, torch.device("cpu"))
-    program.net.load_state_dict(safetensors.torch.load(RunFolder(store / run).tensors("weights")))
+    program.net.load_state_dict(safetensors.torch.load(read_tensors(store / run, "weights")))
     return program, *data.test(0, config.probes.size)
 
 
@@ -342,7 +342,9 @@ def judged(store: Path, run: str, rule: Rule) -> "Counter[str]":
 
 def as_run(readings: list[Reading], depth: int) -> Run:
     """One snapshot as the audit sees a run."""
-    run = Run("", {"seed": 0, "rule": {"name": ""}, "epochs": 1}, {"depth": depth}, Manifest(), Path())
+    about = {"depth": depth, "label": "", "rule_label": ""}
+    config = {"seed": 0, "rule": {"name": ""}, "epochs": 1}
+    run = Run(Path(), {"config": config, "about": about}, Manifest())
     vars(run)["readings"] = ReadingArray(
         layout=ReadingLayout((reading.metric, 1, reading.layer) for reading in readings),
         values=np.array([reading.value for reading in readings]),

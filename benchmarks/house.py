@@ -36,7 +36,7 @@ SHAPES = (
         "Entry",
         "WatchedPart",
     ),
-    *("RunValues", "RunEvidence", "RunFolder", "Manifest"),
+    *("RunValues", "RunEvidence", "Manifest"),
     "store/index.py:Line",
 )
 """Classes that hold one stored run, or a part of one, under a shape of their own; with a file where others share it."""

@@ -22,8 +22,8 @@ from jinja2 import StrictUndefined, Template
 from sonde.engine.cluster import MOST_SUBMITTED
 from sonde.engine.ledger import MOST_IN_BUNDLE
 from sonde.store.lock import RENEWED
+from sonde.training.kernels import LANES
 from sonde.training.stack import WIDEST_STACKED
-from sonde.training.stacked_layers import LANES
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "scale.json"

@@ -20,8 +20,9 @@ from sonde.analysis.audit import AUDIT_METRICS
 from sonde.analysis.runs import OVERVIEW_METRICS
 from sonde.config import RunConfig, to_tree
 from sonde.store import index
-from sonde.store.folder import RunFolder
+from sonde.store.folder import commit, create_run, put_manifest, read_trained, run_exists
 from sonde.store.load import load_manifests
+from sonde.store.run import open_run
 from sonde.store.schemas import Manifest
 from sonde.studies import STUDIES
 
@@ -38,28 +39,28 @@ def fill(root: Path, runs: int, study: str = "audit") -> None:
         sonde.train(config, runs=root)
     wanted = ((config, seed) for seed in range(SEED + 1, SEED + runs) for config in trained)
     there = sum(1 for path in root.iterdir() if not path.name.startswith("."))
-    known = {config: RunFolder(root / config.id).read() for config in trained}
+    known = {config: read_trained(root / config.id) for config in trained}
     for config, seed in wanted:
         copy = replace(config, seed=seed)
         if (root / copy.id).exists():
             continue
         if there >= runs:
             break
-        _copy(RunFolder(root / config.id), RunFolder(root / copy.id), copy, *known[config])
+        _copy(root / config.id, root / copy.id, copy, *known[config])
         there += 1
 
 
-def _copy(source: RunFolder, target: RunFolder, config: RunConfig, manifest: Manifest, rows: pl.DataFrame) -> None:
+def _copy(source: Path, target: Path, config: RunConfig, manifest: Manifest, rows: pl.DataFrame) -> None:
     """Through the store's own writer, with the tensors as links to those of the source."""
-    target.create(to_tree(config), source.description(manifest)["about"])
+    create_run(target, to_tree(config), open_run(source).description["about"])
     wobble = 1 + 1e-3 * (config.seed % 97)
     rows = rows.with_columns(pl.lit(config.id).alias("run"), pl.col("value") * wobble)
-    ended = target.commit(replace(manifest, checksums=None), rows, {})
+    ended = commit(target, replace(manifest, checksums=None), rows, {})
     tensors = {name: file for name, file in manifest.files.items() if name != "metrics"}
     for file in tensors.values():
-        os.link(str(source.path / file), str(target.path / file))
+        os.link(source / file, target / file)
     sums = {file: (manifest.checksums or {})[file] for file in tensors.values()}
-    target.put(replace(ended, files=ended.files | tensors, checksums=(ended.checksums or {}) | sums))
+    put_manifest(target, replace(ended, files=ended.files | tensors, checksums=(ended.checksums or {}) | sums))
 
 
 def cost(*words: str) -> dict[str, float]:
@@ -136,18 +137,18 @@ def _sized(config: RunConfig, layers: int, epochs: int) -> RunConfig:
 def _repeat(root: Path, short: RunConfig, long: RunConfig) -> None:
     """The last epoch of a run, so many times: of what is measured every epoch, what readers ask for."""
     sonde.train(short, runs=root / "short")
-    source, target = RunFolder(root / "short" / short.id), RunFolder(root / "long" / long.id)
-    if target.exists():
+    source, target = root / "short" / short.id, root / "long" / long.id
+    if run_exists(target):
         return
     (root / "long").mkdir(parents=True, exist_ok=True)
-    manifest, rows = source.read()
-    target.create(to_tree(long), source.description()["about"])
+    manifest, rows = read_trained(source)
+    create_run(target, to_tree(long), open_run(source).description["about"])
     last = rows.filter(pl.col("metric").is_in([*AUDIT_METRICS, *OVERVIEW_METRICS]), epoch=short.epochs).drop("epoch")
     epochs = pl.DataFrame({"epoch": range(long.epochs + 1)}, schema={"epoch": pl.Int64})
     wobble = 1 + 1e-6 * pl.col("epoch")  # no value of a run is that of the epoch before
     many = epochs.join(last, how="cross").with_columns(pl.lit(long.id).alias("run"), pl.col("value") * wobble)
     many = many.select(rows.columns)
-    target.commit(replace(manifest, epoch=long.epochs, checksums=None), many, {})
+    commit(target, replace(manifest, epoch=long.epochs, checksums=None), many, {})
 
 
 if __name__ == "__main__":

@@ -488,8 +488,8 @@ MUTANTS = (
     Mutant(
         "a branch is measured against the state behind it",
         "metrics/probes/signal.py",
-        "sample_norms(read(snapshot.states[block]))",
-        "sample_norms(read(snapshot.states[block + 1]))",
+        "compare(read(f), read(snapshot.states[block]))",
+        "compare(read(f), read(snapshot.states[block + 1]))",
         TWINS,
     ),
     Mutant(
@@ -737,14 +737,14 @@ MUTANTS = (
     Mutant(
         "the manifest is written before what it names",
         "store/folder.py",
-        """            files.write(self.path / names[stem], content)
-        manifest = replace(manifest, files=names, checksums=checksums)
-        self.put(manifest)
+        """        files.write(path / names[stem], content)
+    manifest = replace(manifest, files=names, checksums=checksums)
+    put_manifest(path, manifest)
 """,
-        """        manifest = replace(manifest, files=names, checksums=checksums)
-        self.put(manifest)
-        for name, content in contents.items():
-            files.write(self.path / names[name.split(".")[0]], content)
+        """    manifest = replace(manifest, files=names, checksums=checksums)
+    put_manifest(path, manifest)
+    for name, content in contents.items():
+        files.write(path / names[name.split(".")[0]], content)
 """,
         "unit/test_store.py unit/test_store_remote.py -k 'interrupted or invisible'",
     ),
@@ -815,7 +815,7 @@ MUTANTS = (
     Mutant(
         "a stored rule is called by its name alone",
         "store/run.py",
-        'one_line(rule_label(about["rule_label"], config["rule"]))',
+        'one_line(rule_label(about["rule_label"], self.config["rule"]))',
         'about["rule_label"].partition(" (")[0]',
         "unit/test_claims_of_studies.py -k a_stored_rule_is_called",
     ),

@@ -22,14 +22,14 @@ import fsspec
 import numpy as np
 import polars as pl
 
-from sonde.config import RunConfig, to_tree
+from sonde.config import RunConfig, label_of, to_tree
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED, Reading, empty, rows_of
 from sonde.store import files
 from sonde.store.files import Place, place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import commit, create_run, put_manifest, read_manifest, read_trained
 from sonde.store.remote import Remote
-from sonde.store.run import Run, Runs
+from sonde.store.run import Run, Runs, open_run
 from sonde.store.schemas import Manifest, RunState, checksum
 from sonde.studies import STUDIES
 
@@ -123,6 +123,7 @@ def config(rule: str = "bp", seed: int = 42, **changes: Any) -> dict[str, Any]:
     """A configuration with dotted keys replaced, written `model__L=8`."""
     tree = deepcopy(CONFIG)
     tree["rule"]["name"], tree["seed"] = rule, seed
+    tree["rule"]["credit_scale"] = "none" if rule in ("bp", "frozen") else "rms"  # their defaults
     for key, value in changes.items():
         *path, last = key.split("__")
         section = tree
@@ -161,7 +162,7 @@ def run(
     epoch = tree["epochs"] if epoch is None else epoch
     message = f"loss or weights are not finite after epoch {epoch}" if state == "diverged" else None
     manifest = Manifest(state=state, epoch=epoch, message=message, sessions=list(sessions))
-    return Run(id, dict(tree), facts, manifest, Path("runs") / id), value_rows(id, values)
+    return Run(Path("runs") / id, {"config": dict(tree), "about": facts}, manifest), value_rows(id, values)
 
 
 def store(*runs: tuple[Run, pl.DataFrame]) -> Runs:
@@ -173,9 +174,9 @@ def write(stored: Runs, root: Path) -> Path:
     """The same runs on disk."""
     root.mkdir()
     for known in stored.runs:
-        folder = RunFolder(root / known.id)
-        folder.create(known.config, known.about)
-        folder.commit(known.manifest, stored.rows.filter(run=known.id), {})
+        folder = root / known.id
+        create_run(folder, known.config, known.description["about"])
+        commit(folder, known.manifest, stored.rows.filter(run=known.id), {})
     return root
 
 
@@ -212,8 +213,8 @@ def write_run(
     files.make_folder(root)
     last = config.epochs if epoch is None else epoch
     tree = tree or to_tree(config)
-    folder = RunFolder(root / run_id(tree))
-    folder.create(tree, about(config))
+    folder = root / run_id(tree)
+    create_run(folder, tree, about(config))
     resumed = {**SESSION, "from_epoch": last // 2}
     manifest = Manifest(
         state=state,
@@ -223,8 +224,8 @@ def write_run(
         sessions=[SESSION, resumed] if state == "unfinished" else [SESSION],
         message=f"loss is {NASTY}" if state == "diverged" else None,
     )
-    folder.commit(manifest, made_up_rows(folder.id, config, last), {})
-    return folder.id
+    commit(folder, manifest, made_up_rows(folder.name, config, last), {})
+    return folder.name
 
 
 def write_study(root: Path, study: str, *, scale: str = "quick", seeds: Sequence[int] = (42, 123)) -> list[str]:
@@ -237,7 +238,7 @@ def about(config: RunConfig) -> dict[str, Any]:
     return {
         "label": config.model.label,
         "variant": config.model.variant,
-        "rule_label": config.rule.label,
+        "rule_label": label_of("rule", config.rule),
         "task_label": config.task.label,
         "depth": config.model.L,
         "width": config.model.d,
@@ -291,8 +292,8 @@ def made_up_rows(id: str, config: RunConfig, last: int) -> pl.DataFrame:
 
 def rename(root: Path, run: str, **about: str) -> None:
     """Other facts in a run's description, as a hand-edited file would have them."""
-    folder = RunFolder(root / run)
-    known = folder.description()
+    folder = root / run
+    known = open_run(folder).description
     known["about"] |= about
     forge(folder, "run.json", json.dumps(known).encode())
 
@@ -349,32 +350,32 @@ def some_rows(step: int, many: int = 3, run: str = "net") -> pl.DataFrame:
     return pl.DataFrame(values, schema=WATCHED, orient="row")
 
 
-def forge(folder: RunFolder, name: str, content: bytes) -> None:
+def forge(folder: Place, name: str, content: bytes) -> None:
     """Other content under a file's name, with a manifest that was written for it: checksums are no signature."""
-    manifest = folder.manifest()
-    files.write(folder.path / name, content)
+    manifest = read_manifest(folder)
+    files.write(folder / name, content)
     assert manifest.checksums is not None
-    folder.put(replace(manifest, checksums={**manifest.checksums, name: checksum(content)}))
+    put_manifest(folder, replace(manifest, checksums={**manifest.checksums, name: checksum(content)}))
 
 
-def without_checksums(folder: RunFolder) -> None:
+def without_checksums(folder: Place) -> None:
     """The run as 0.1.0 would have stored it."""
-    folder.put(replace(folder.manifest(), checksums=None))
+    put_manifest(folder, replace(read_manifest(folder), checksums=None))
 
 
-def assert_a_reader_sees_whole_states(folder: RunFolder) -> None:
+def assert_a_reader_sees_whole_states(folder: Place) -> None:
     """While another thread commits one after the other."""
-    folder.create({}, {})
+    create_run(folder, {}, {})
 
     def write_states() -> None:
         for epoch in range(1, 60):
-            folder.commit(Manifest(epoch=epoch), rows(epoch), {"weights": bytes([epoch])})
+            commit(folder, Manifest(epoch=epoch), rows(epoch), {"weights": bytes([epoch])})
 
     seen = set()
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(write_states)
         while not writing.done():
-            manifest, visible = folder.read()
+            manifest, visible = read_trained(folder)
             if manifest.epoch is not None:
                 assert visible["epoch"].to_list() == [manifest.epoch]
                 seen.add(manifest.epoch)

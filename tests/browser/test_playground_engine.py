@@ -12,7 +12,7 @@ from chromium import chromium, missing
 from playground_reference import Reference
 from torch import Tensor
 
-from sonde.cli.live import playground_command as write_playground
+from sonde.cli.report import playground_command as write_playground
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY

@@ -13,7 +13,7 @@ import torch
 from chromium import LATENCY, Opened, chromium, missing, open_page
 
 from sonde.analysis.theory import independent_factor, second_moments
-from sonde.cli.live import playground_command as write_playground
+from sonde.cli.report import playground_command as write_playground
 from sonde.config import RunConfig, complete_and_load_plugins
 from sonde.core.formatting import gradient_status, signal_verdict
 from sonde.studies.settings import settings, swept

@@ -20,7 +20,7 @@ from conftest import Sonde, tiny_config
 from processes import alive, contents, epoch_of, furthest, holder, wait_for
 from sonde.cli.execute import LOG_LINES
 from sonde.config import to_tree
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest, read_tensors
 from stores import forge
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]
@@ -76,7 +76,7 @@ def under_way(runs: Path) -> int:
 
 def visible(run: Path) -> list[Path]:
     """The files its manifest names: a worker killed after its last epoch may leave older ones to be swept."""
-    return [run / name for name in ("manifest.json", *(RunFolder(run).manifest().checksums or ()))]
+    return [run / name for name in ("manifest.json", *(read_manifest(run).checksums or ()))]
 
 
 def assert_no_epoch_was_trained_twice(runs: Path) -> None:
@@ -225,8 +225,8 @@ def test_a_second_ctrl_c_stops_the_cluster_at_once(tmp_path: Path) -> None:
 def test_a_failure_names_the_run_the_node_and_the_end_of_its_log(tmp_path: Path) -> None:
     config = tiny_config()
     package.train(config, runs=tmp_path / "runs", should_stop=lambda: True)
-    folder = RunFolder(tmp_path / "runs" / config.id)
-    forge(folder, "resume-0.safetensors", folder.tensors("resume")[:100])
+    folder = tmp_path / "runs" / config.id
+    forge(folder, "resume-0.safetensors", read_tensors(folder, "resume")[:100])
     code = f"""
 from pathlib import Path
 from sonde.cli.execute import execute

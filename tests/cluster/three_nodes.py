@@ -9,7 +9,7 @@ from typing import Any
 
 import sonde
 from processes import folders
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest
 
 # The residual study long enough to be interrupted: four runs on three processors.
 STUDY = [
@@ -118,4 +118,4 @@ def sessions(runs: Path, run: str) -> list[dict[str, Any]]:
 
 
 def states(runs: Path) -> dict[str, str]:
-    return {folder.name: RunFolder(folder).manifest().state for folder in folders(runs)}
+    return {folder.name: read_manifest(folder).state for folder in folders(runs)}

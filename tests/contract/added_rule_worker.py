@@ -11,7 +11,7 @@ from sonde.config import Probing, RunConfig, label_of, parse, to_tree
 from sonde.metrics.probes import PROBES
 from sonde.rules import RULES
 from sonde.show.figures.style import COLOR, LINE, MARKER
-from sonde.store.folder import RunFolder
+from sonde.store.run import open_run
 
 
 def main(runs: Path) -> None:
@@ -27,7 +27,7 @@ def main(runs: Path) -> None:
     sonde.train(config, runs=runs)
     (run,) = sonde.load(runs).runs
     assert run.about["rule_label"] == label_of("rule", config.rule) == "halved (strength=0.25)"
-    found = recompute(read_last_epoch(RunFolder(runs / config.id)))
+    found = recompute(read_last_epoch(open_run(runs / config.id)))
     assert not found.wrong
     compared = {line.metric for line in found.lines if line.verdict == "agrees"}
     assert {"credit_cosine", "credit_cosine/null", "rho", "rho/null"} <= compared, compared

@@ -29,7 +29,7 @@ from sonde.rules import (
     StateBridge,
 )
 from sonde.rules.dfa import DirectKolenPollack
-from sonde.store.folder import RunFolder
+from sonde.store.run import open_run
 from sonde.tasks import Identity, Parity, Task, Teacher
 
 MODELS: dict[str, Model] = {
@@ -73,7 +73,7 @@ def config_of(model: Model, rule: Rule, task: Task = TEACHER, **changes: object)
 
 def recomputed(config: RunConfig, runs: Path) -> Recomputation:
     sonde.train(config, runs=runs)
-    found = recompute(read_last_epoch(RunFolder(runs / config.id)))
+    found = recompute(read_last_epoch(open_run(runs / config.id)))
     assert not found.wrong, [line.wrong.words for line in found.lines if line.wrong is not None]
     return found
 

@@ -15,7 +15,7 @@ from sonde.config import parse, to_tree, whole_tree
 from sonde.models import MODELS
 from sonde.rules import RULES
 from sonde.show.figures import figures_of
-from sonde.store.folder import RunFolder
+from sonde.store.folder import create_run
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from sonde.tasks import TASKS
@@ -122,7 +122,7 @@ def test_a_run_without_an_epoch_is_replaced_when_its_file_changes(tmp_path: Path
     facts = {"label": "funnel", "variant": None, "rule_label": "Signs", "task_label": "moons", "depth": 2, "width": 8}
     facts |= {"alpha": None, "steps": 1, "samples": 1, "probe_size": 1, "data": None, "gradients": "per sample"}
     (tmp_path / "runs").mkdir()
-    RunFolder(tmp_path / "runs" / first.id).create(to_tree(first), facts)
+    create_run(tmp_path / "runs" / first.id, to_tree(first), facts)
     mine.write_text(mine.read_text().replace("self.strength * g.sign()", "g"))
     again = parse(tree)
     package.train(again, runs=tmp_path / "runs")

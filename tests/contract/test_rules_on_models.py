@@ -15,8 +15,7 @@ from sonde.models import MODELS as MODEL_TABLE
 from sonde.models import ConvNet, Model, PlainMLP, ResidualMLP, ResMLP, ResNet, StudentNet, VitMini
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule
 from sonde.tasks import Digits, Identity, Parity, RandomHierarchy, Task, Teacher
-from sonde.training.program import Program
-from sonde.training.tensors import pack, unpack
+from sonde.training.program import Program, pack, unpack
 
 CPU = torch.device("cpu")
 MODELS: dict[str, Model] = {

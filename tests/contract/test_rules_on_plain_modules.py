@@ -13,7 +13,7 @@ from sonde.core.errors import SondeError
 from sonde.metrics.probes import PROBES, Context, take
 from sonde.rules import RULES, CreditBridge, Rule
 from sonde.training.credit_assignment import CreditAssignment
-from sonde.training.tensors import pack, unpack
+from sonde.training.program import pack, unpack
 
 STEPS = 40
 RULES_HERE: dict[str, Rule] = {name: rule() for name, rule in RULES.items()} | {"credit_bridge": CreditBridge(copies=2)}

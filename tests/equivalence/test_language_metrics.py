@@ -90,6 +90,52 @@ def test_load_and_entropy_of_a_router(run: Any) -> None:
     assert rows["router", "router_entropy"] == pytest.approx(np.mean(each), rel=1e-6)
 
 
+class Limited(nn.Module):
+    """A router in float64 whose experts take a few choices each, and gates before or after these are dropped."""
+
+    def __init__(self, *, divides: bool, deep: bool) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.mixture = nn.ModuleDict({"router": nn.Linear(6, 3), "expert": nn.Linear(6, 6)})
+        self.divides, self.deep, self.kept = divides, deep, torch.zeros(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.before(x)
+        weights, chosen = self.mixture["router"](h).softmax(-1).topk(2, -1)
+        if self.divides:
+            weights = weights / weights.sum(-1, keepdim=True)
+        turn = functional.one_hot(chosen.flatten(), 3).cumsum(0).gather(1, chosen.flatten()[:, None])
+        self.kept = (turn <= 9).view(chosen.shape)
+        mixed = (weights * self.kept).sum(-1, keepdim=True) * self.mixture["expert"](h)
+        return h + mixed if self.deep else mixed
+
+
+@pytest.mark.parametrize("divides", [False, True])
+@pytest.mark.parametrize("deep", [False, True])
+def test_dropped_share_counts_choices_beyond_the_capacity_and_not_tokens_that_the_loss_ignores(
+    divides: bool, deep: bool
+) -> None:
+    torch.manual_seed(0)
+    model = Limited(divides=divides, deep=deep).double()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    watch = sonde.watch(model, optimiser, runs=None)
+    out = model(torch.randn(4, 5, 6).double())
+    ignored = torch.zeros(4, 5, dtype=torch.bool)
+    ignored[1, 3:] = ignored[3, 2:] = True  # padding
+    (out[~ignored] - 1).square().mean().backward()
+    optimiser.step()
+    kept = model.kept[~ignored]
+    assert 0 < kept.double().mean() < 1
+    row = watch.rows.filter(metric="dropped_share").row(0, named=True)
+    watch.close()
+    assert (row["module"], row["samples"]) == ("mixture.router", kept.numel())
+    assert row["value"] == pytest.approx(1 - float(kept.double().mean()), rel=1e-12)
+
+
+def test_without_a_capacity_nothing_is_dropped(run: Any) -> None:
+    assert run[0]["router", "dropped_share"] == 0.0
+
+
 def test_size_of_a_step_and_moments_of_adam(run: Any) -> None:
     rows, _, moved, model, optimiser = run
     for name, parameter in model.named_parameters():
@@ -142,7 +188,11 @@ def test_sharpness_is_the_largest_eigenvalue_of_the_hessian() -> None:
     found = watch.measure((x, y))["sharpness"]
     watch.close()
     assert all(p.grad is None and torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert found == pytest.approx(float(torch.linalg.eigvalsh(hessian_of(model, x, y))[-1]), rel=1e-5)
 
+
+def hessian_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The Hessian of the mean squared error in float64, by its definition."""
     named = {name: p.detach().double() for name, p in model.named_parameters()}
     shapes = {name: p.shape for name, p in named.items()}
 
@@ -151,8 +201,50 @@ def test_sharpness_is_the_largest_eigenvalue_of_the_hessian() -> None:
         given = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
         return functional.mse_loss(torch.func.functional_call(model, given, x.double()), y.double())
 
-    hessian: Any = torch.autograd.functional.hessian(of_vector, torch.cat([p.flatten() for p in named.values()]))
-    assert found == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
+    found: Any = torch.autograd.functional.hessian(of_vector, torch.cat([p.flatten() for p in named.values()]))
+    return torch.as_tensor(found)
+
+
+def trained_by(make: Any) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    x, y = torch.randn(40, 4), torch.randn(40, 2)
+    optimiser = make(model)
+    for _ in range(5):
+        optimiser.zero_grad()
+        functional.mse_loss(model(x), y).backward()
+        optimiser.step()
+    return model, optimiser, x, y
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_preconditioned_sharpness_is_that_of_the_hessian_divided_by_adams_own_root(amsgrad: bool) -> None:
+    def some(model: Any) -> torch.optim.Optimizer:  # the first bias is in no optimiser
+        held = [p for name, p in model.named_parameters() if name != "0.bias"]
+        return torch.optim.Adam(held, 0.1, betas=(0.8, 0.95), eps=1e-4, amsgrad=amsgrad)
+
+    model, optimiser, x, y = trained_by(some)
+    watch = sonde.watch(model, optimiser, loss=nn.MSELoss(), runs=None)
+    found = watch.measure((x, y))["preconditioned_sharpness"]
+    watch.close()
+    inverse = []
+    for name, parameter in model.named_parameters():
+        state = optimiser.state.get(parameter)
+        if name == "0.bias" or state is None:
+            inverse += [0.0] * parameter.numel()
+            continue
+        v = state["max_exp_avg_sq" if amsgrad else "exp_avg_sq"].double().flatten().tolist()
+        inverse += [1 / ((1 - 0.8**5) * (math.sqrt(one / (1 - 0.95**5)) + 1e-4)) for one in v]
+    root = torch.tensor(inverse, dtype=torch.float64).sqrt()
+    truth = torch.linalg.eigvalsh(root[:, None] * hessian_of(model, x, y) * root)[-1]
+    assert found == pytest.approx(float(truth), rel=1e-5)
+
+
+def test_without_adam_there_is_no_preconditioned_sharpness() -> None:
+    model, optimiser, x, y = trained_by(lambda model: torch.optim.SGD(model.parameters(), 0.1))
+    watch = sonde.watch(model, optimiser, loss=nn.MSELoss(), runs=None)
+    assert set(watch.measure((x, y))) == {"noise_scale", "sharpness"}
+    watch.close()
 
 
 def test_a_closed_watch_measures_nothing() -> None:

@@ -13,11 +13,10 @@ from sonde.config import Probing, RunConfig
 from sonde.core.errors import SondeError
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_manifest, read_tensors, read_trained
 from sonde.tasks import Data, Digits, Identity, Teacher
-from sonde.training.program import DTYPES, Program
+from sonde.training.program import DTYPES, Program, pack, unpack
 from sonde.training.stack import Stack, stackable
-from sonde.training.tensors import pack, unpack
 from sonde.training.train import train, train_together
 from stores import forge
 
@@ -125,9 +124,9 @@ def small(seed: int, lr: float = 1e-3) -> RunConfig:
 
 
 def stored(root: Path, config: RunConfig) -> tuple[object, ...]:
-    folder = RunFolder(root / config.id)
-    manifest, rows = folder.read()
-    tensors = [folder.tensors(name) for name in ("weights", "initial", "rule")]
+    folder = root / config.id
+    manifest, rows = read_trained(folder)
+    tensors = [read_tensors(folder, name) for name in ("weights", "initial", "rule")]
     return manifest.state, manifest.epoch, rows.to_dicts(), *tensors
 
 
@@ -182,10 +181,10 @@ def test_a_replica_that_diverges_leaves_the_others_to_go_on(tmp_path: Path, monk
 def test_a_run_stopped_by_another_version_is_refused_by_name(tmp_path: Path) -> None:
     config = small(1)
     train(config, runs=tmp_path, should_stop=lambda: True)
-    folder = RunFolder(tmp_path / config.id)
-    state = unpack(folder.tensors("resume"))
+    folder = tmp_path / config.id
+    state = unpack(read_tensors(folder, "resume"))
     state["optimiser"] = {"state": {}, "param_groups": []}
-    forge(folder, folder.manifest().files["resume"], pack(state))
+    forge(folder, read_manifest(folder).files["resume"], pack(state))
     with pytest.raises(SondeError, match=r"stopped by another version, whose state has no 'steps': (re)?move"):
         train(config, runs=tmp_path)
 

@@ -105,6 +105,7 @@ def run(
     if watch is not None:
         watch.close()
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+        assert type(model._compiled_call_impl).__module__ != "sonde.observe.hooks"
     return (
         [p.detach().clone() for p in model.parameters()],
         rows,

@@ -7,10 +7,10 @@ from sonde.config import RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop
 from sonde.tasks import Digits
-from sonde.training import weight_gradient
+from sonde.training import kernels
+from sonde.training.kernels import by_mm, by_onednn, faster_product
 from sonde.training.program import Program
 from sonde.training.step import rule_backward
-from sonde.training.weight_gradient import by_mm, by_onednn, faster_product
 
 SHAPES = [(128, 256, 256), (128, 256, 3072), (32, 512, 512), (97, 300, 200), (128, 10, 256), (500, 128, 128)]
 
@@ -36,11 +36,11 @@ def test_other_bits_are_never_chosen_however_fast(monkeypatch: pytest.MonkeyPatc
         by_mm(g, x, out).view(-1)[0].mul_(1 + 2**-20)
         return out
 
-    monkeypatch.setattr(weight_gradient, "by_onednn", off_by_one_bit)
-    monkeypatch.setattr(weight_gradient, "_seconds", lambda product, *_: 1.0 if product is by_mm else 0.0)
-    weight_gradient._compared.cache_clear()
+    monkeypatch.setattr(kernels, "by_onednn", off_by_one_bit)
+    monkeypatch.setattr(kernels, "_seconds", lambda product, *_: 1.0 if product is by_mm else 0.0)
+    kernels._compared.cache_clear()
     assert faster_product(128, 256, 256, like=torch.zeros(1)) is by_mm
-    weight_gradient._compared.cache_clear()
+    kernels._compared.cache_clear()
 
 
 def test_small_products_float64_and_strided_tensors_stay_with_pytorch() -> None:
@@ -53,7 +53,7 @@ def test_small_products_float64_and_strided_tensors_stay_with_pytorch() -> None:
 
 def test_the_choice_draws_no_number_of_the_global_generator() -> None:
     before = torch.get_rng_state()
-    weight_gradient._compared.cache_clear()
+    kernels._compared.cache_clear()
     faster_product(128, 256, 256, like=torch.zeros(1))
     assert torch.equal(before, torch.get_rng_state())
 

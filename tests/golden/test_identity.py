@@ -26,8 +26,8 @@ from sonde.core.run_ids import (
 )
 from sonde.plugins import BUILT_IN
 from sonde.rules import DirectFeedback, KolenPollack, Rule
-from sonde.store.folder import RunFolder
 from sonde.studies import STUDIES
+from sonde.training import program
 from stores import COMMANDS, STORES, unpack, without_checksums
 
 IDS = json.loads((STORES / "ids.json").read_text())
@@ -183,12 +183,11 @@ def test_an_unfinished_run_of_0_1_0_goes_on(tmp_path: Path) -> None:
     package.train(config, runs=tmp_path / "whole")
     package.train(config, runs=tmp_path / "old", should_stop=lambda: True)
     (state,) = (tmp_path / "old" / config.id).glob("resume-*")
-    from sonde.training import tensors
 
-    older = tensors.unpack(state.read_bytes())
+    older = program.unpack(state.read_bytes())
     del older["draws"]
-    state.write_bytes(tensors.pack(older))
-    without_checksums(RunFolder(state.parent))
+    state.write_bytes(program.pack(older))
+    without_checksums(state.parent)
     package.train(config, runs=tmp_path / "old")
     weights = "weights.safetensors"
     assert (tmp_path / "old" / config.id / weights).read_bytes() == (

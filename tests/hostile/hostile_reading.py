@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import sonde
 from sonde.cli import Misused, app
+from sonde.core import errors
 from sonde.core.errors import SondeError
 from sonde.show.live.store_follower import StoreFollower
 from sonde.show.live.store_poller import PageState
-from sonde.store import listing
 from sonde.store.listing import present_runs
 
 QUICK: tuple[tuple[str, ...], ...] = (
@@ -74,7 +74,7 @@ def read_everything(grounds: Grounds, out: Path, *, much: bool, slow: bool) -> l
 
 
 def _told(what: str, read: Callable[[], None]) -> list[str]:
-    listing._told.clear()
+    errors._told.clear()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             read()

@@ -18,17 +18,13 @@ def labelled_run(
     state: Any = "complete",
 ) -> LabelledRun:
     """A ResMLP on digits, trained for one epoch."""
-    run = Run(
-        id=id,
-        config={
-            "model": {"name": model},
-            "rule": {"name": rule},
-            "task": {"name": "digits"},
-            "seed": seed,
-            "epochs": 1,
-        },
-        about={"label": "ResMLP", "variant": None, "rule_label": label, "task_label": "digits", "depth": 1},
-        manifest=Manifest(state=state, epoch=1),
-        path=Path("runs") / id,
-    )
+    config = {
+        "model": {"name": model},
+        "rule": {"name": rule},
+        "task": {"name": "digits"},
+        "seed": seed,
+        "epochs": 1,
+    }
+    about = {"label": "ResMLP", "variant": None, "rule_label": label, "task_label": "digits", "depth": 1}
+    run = Run(Path("runs") / id, {"config": config, "about": about}, Manifest(state=state, epoch=1))
     return LabelledRun(run=run, network="ResMLP", rule=label, family="digits")

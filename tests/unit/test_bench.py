@@ -15,7 +15,7 @@ from sonde.cli.bench import find_benchmark
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import RULES, Frozen
 from sonde.training import backward_by_hand
-from sonde.training.weight_gradient import by_mm
+from sonde.training.kernels import by_mm
 
 find_benchmark()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sonde.cli.data import data_app as data
+from sonde.cli.names import data_app as data
 from sonde.core.errors import SondeError
 from sonde.store import datasets
 from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_cifar10
@@ -81,6 +81,6 @@ def test_fetch_leaves_unpacked_files_as_they_are(tmp_path: Path) -> None:
 
 def test_data_sets_are_found_and_read_without_torch() -> None:
     modules = "archive, cifar10, decoded"
-    imports = f"import sys, sonde.cli.data; from sonde.store.datasets import {modules}"
+    imports = f"import sys, sonde.cli.names; from sonde.store.datasets import {modules}"
     code = f"{imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

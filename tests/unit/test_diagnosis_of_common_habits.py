@@ -218,6 +218,28 @@ def test_without_a_loss_it_is_said_what_was_not_asked() -> None:
     watch.close()
 
 
+@pytest.mark.parametrize("loss", [nn.MSELoss(), functional.mse_loss, lambda out, y: (out - y).abs().pow(1.5).mean()])
+@pytest.mark.parametrize("told", [True, False], ids=["loss known", "rows alone"])
+def test_a_loss_that_falls_to_that_of_a_constant_is_never_nothing_wrong(loss: Any, told: bool) -> None:
+    """The head starts far off and learns the mean of targets that do not depend on inputs."""
+    model = layers(4, 16, 1)
+    nn.init.constant_(model[-1].bias, 20.0)  # type: ignore[arg-type]
+    data = torch.randn(640, 4), torch.randn(640, 1)
+    watch = trained(model, lambda m, x, y: loss(m(x), y), loss=loss if told else None, data=data, rate=0.1, steps=300)
+    for batch in (None, (data[0][:64], data[1][:64])) if told else (None,):
+        assert not str(watch.diagnose(batch=batch)).startswith("Nothing is wrong")
+    watch.close()
+
+
+def test_a_batch_of_four_does_not_tell_what_a_constant_answer_reaches() -> None:
+    """Four labels have an entropy of at most ln 4: a run that has learned a part of ten classes may be above that."""
+    data = blobs(10)
+    loss = nn.CrossEntropyLoss()
+    watch = trained(layers(10, 32, 10), lambda m, x, y: loss(m(x), y), loss=loss, data=data, rate=5e-4, steps=120)
+    assert loud(watch.diagnose(batch=(data[0][:4], torch.arange(4)))) == []
+    watch.close()
+
+
 def test_labels_that_are_drawn_anew_are_never_nothing_wrong() -> None:
     loss = nn.CrossEntropyLoss()
     watch = trained(layers(10, 32, 5), lambda m, x, y: loss(m(x), torch.randint(5, y.shape)), loss=loss)

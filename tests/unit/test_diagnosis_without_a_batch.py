@@ -1,5 +1,7 @@
 """What rows and the operations of the loss tell by themselves, and what the newer experiments measure."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -81,6 +83,19 @@ def test_modules_in_a_plain_list_are_found_unless_an_optimiser_holds_them() -> N
     held = [*kept.parameters(), *(p for layer in kept.layers for p in layer.parameters())]
     optimiser = torch.optim.Adam(held, lr=3e-3)
     assert "not_in_optimiser" not in loud(trained(kept, x, y[:, None], distance, optimiser=optimiser, steps=12))
+
+
+def test_layers_that_nobody_holds_are_found_in_a_stored_run(tmp_path: Path) -> None:
+    x, y = data()
+    kept = PlainList(registered=False)
+    optimiser = torch.optim.Adam(kept.parameters(), lr=3e-3)
+    watch = sonde.watch(kept, optimiser, runs=tmp_path)
+    for _ in range(12):
+        distance(kept(x), y[:, None]).backward()
+        optimiser.step()
+    watch.close()
+    (run,) = sonde.load(tmp_path).watched
+    assert run.facts["unregistered"] == watch.facts["unregistered"] != []
 
 
 def test_what_comes_before_the_model_is_not_counted_among_its_parameters() -> None:

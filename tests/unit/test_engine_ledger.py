@@ -7,7 +7,7 @@ from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.engine import Event, RunOutcome
 from sonde.engine.ledger import Ledger
-from sonde.store.folder import RunFolder
+from sonde.store.folder import append_log, read_log, read_manifest
 from sonde.store.lock import hold
 
 DIED = "its process was killed (signal 9)"
@@ -39,7 +39,7 @@ def test_a_run_is_given_one_second_chance(tmp_path: Path, begun: RunConfig) -> N
     (outcome,) = told.ledger.results()
     assert outcome.state == "failed"
     assert outcome.log == str(tmp_path / begun.id / "log.txt")
-    manifest = RunFolder(tmp_path / begun.id).manifest()
+    manifest = read_manifest(tmp_path / begun.id)
     assert (manifest.state, manifest.message, manifest.epoch) == ("failed", outcome.message, 0)
     assert len(told.notices) == 1
 
@@ -50,7 +50,7 @@ def test_a_run_that_somebody_else_holds_is_not_marked(tmp_path: Path, begun: Run
         for _ in range(2):
             told.ledger.ended(told.ledger.begin(), {}, DIED, "")
     assert told.ledger.results()[0].state == "failed"
-    assert RunFolder(tmp_path / begun.id).manifest().state == "unfinished"
+    assert read_manifest(tmp_path / begun.id).state == "unfinished"
 
 
 def test_a_run_that_never_came_to_a_folder_has_no_log_but_its_output(tmp_path: Path, tiny: RunConfig) -> None:
@@ -96,12 +96,12 @@ def test_what_is_left_when_stopping_is_unfinished(tmp_path: Path, begun: RunConf
 
 
 def test_the_log_of_a_run_survives_its_later_states(tmp_path: Path, begun: RunConfig) -> None:
-    folder = RunFolder(tmp_path / begun.id)
-    assert folder.read_log() == ""
-    folder.log("one\n")
+    folder = tmp_path / begun.id
+    assert read_log(folder) == ""
+    append_log(folder, "one\n")
     sonde.train(begun, runs=tmp_path)
-    folder.log("two\n")
-    assert folder.read_log() == "one\ntwo\n"
+    append_log(folder, "two\n")
+    assert read_log(folder) == "one\ntwo\n"
 
 
 def test_an_engine_that_tries_again_itself_gives_no_second_chance(tmp_path: Path, begun: RunConfig) -> None:

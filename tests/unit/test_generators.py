@@ -19,9 +19,9 @@ from sonde.core.generators import STREAMS, generator
 from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, FeedbackAlignment, Rule
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_tensors
 from sonde.tasks import Cifar10, Digits, Identity, LinearQuadratic, Parity, RandomHierarchy, Task, Teacher
-from sonde.training.tensors import unpack
+from sonde.training.program import unpack
 
 PAGE = Path(__file__).parents[2] / "docs" / "recompute.md"
 
@@ -95,6 +95,6 @@ def test_stored_feedback_can_be_drawn_again_as_the_page_says(
     sonde.train(config, runs=tmp_path)
     digest = hashlib.sha256(b"3/rule").digest()
     expected = draw(torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1))
-    stored = unpack(RunFolder(tmp_path / config.id).tensors("rule"))["matrices"]
+    stored = unpack(read_tensors(tmp_path / config.id, "rule"))["matrices"]
     for mine, theirs in zip(stored, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=0)

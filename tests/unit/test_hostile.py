@@ -21,9 +21,9 @@ from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files, index
 from sonde.store.datasets import decoded
-from sonde.store.folder import RunFolder, parquet
+from sonde.store.folder import parquet, read_trained
 from sonde.store.journal import Journal
-from sonde.store.parquet import unpacked_bytes
+from sonde.store.parquet import parquet_size
 from sonde.studies import STUDIES
 from stores import forge, rename, write_run
 
@@ -64,7 +64,7 @@ def test_a_store_in_a_folder_whose_name_is_a_pattern_is_read_and_indexed(
         write_run(root, config)
     rows = package.load(root).rows
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "read", lambda *_: pytest.fail("the index was not found"))
+        patch.setattr("sonde.store.load.read_rows", lambda *_: pytest.fail("the index was not found"))
         assert package.load(root).rows.equals(rows)
 
 
@@ -85,7 +85,7 @@ def test_how_large_parquet_unpacks_is_known_from_its_headers() -> None:
         buffer = io.BytesIO()
         frame.write_parquet(buffer, compression=compression)  # type: ignore[arg-type]
         contents[compression] = buffer.getvalue()
-    sizes = {name: unpacked_bytes(io.BytesIO(content)) for name, content in contents.items()}
+    sizes = {name: parquet_size(io.BytesIO(content)).bytes for name, content in contents.items()}
     assert len(set(sizes.values())) == 1
     assert 0.95 < sizes["zstd"] / len(contents["uncompressed"]) < 1.05
     assert sizes["zstd"] > 100 * len(contents["zstd"])
@@ -100,7 +100,7 @@ def test_headers_that_make_no_sense_are_an_error_and_nothing_worse() -> None:
         other[chance.randrange(len(other))] = chance.randrange(256)
         cut = bytes(other[: chance.choice([len(other), chance.randrange(len(other))])])
         try:
-            unpacked_bytes(io.BytesIO(cut))
+            parquet_size(io.BytesIO(cut))
         except ValueError:
             refused += 1
     assert refused > 100
@@ -111,8 +111,8 @@ def test_files_that_unpack_to_more_than_memory_are_refused_before(
 ) -> None:
     monkeypatch.setattr(files, "UNPACKED_BYTES", 10_000_000)
     monkeypatch.setattr(decoded, "_LARGEST", 10_000_000)
-    folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
-    _, rows = folder.read()
+    folder = tmp_path / write_run(tmp_path, CONFIGS[0])
+    _, rows = read_trained(folder)
     long = rows.head(20).with_columns(reason=pl.int_range(20).cast(pl.String) + "x" * 1_000_000)
     forge(folder, "metrics.parquet", parquet(long))
     with pytest.raises(SondeError, match=r"metrics\.parquet unpacks to 0\.02 GB, which no run of Sonde's has"):

@@ -14,7 +14,7 @@ from sonde.core.errors import SondeError
 from sonde.store import files, index, index_writer
 from sonde.store import load as loading
 from sonde.store.files import Place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import commit, put_manifest, read_manifest, read_trained
 from sonde.store.listing import stamps
 from sonde.store.load import load_manifests
 from sonde.store.run import Runs
@@ -61,7 +61,7 @@ def test_the_index_tells_what_the_folders_tell(store: Place, monkeypatch: pytest
     sonde.load(store)
     assert indexed(store) == set(ids)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "read", lambda *_: pytest.fail("a folder was read"))
+        patch.setattr("sonde.store.load.read_rows", lambda *_: pytest.fail("a folder was read"))
         assert len(sonde.load(store)) == 6
     assert_same(store, monkeypatch)
 
@@ -70,15 +70,14 @@ def test_how_runs_ended_is_read_from_the_index_and_of_the_others_from_their_fold
     store: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(store, CONFIGS[:6])
-    assert load_manifests(store, ids) == {id: RunFolder(store / id).manifest() for id in ids}
+    assert load_manifests(store, ids) == {id: read_manifest(store / id) for id in ids}
     sonde.load(store)
     (new,) = fill(store, CONFIGS[6:7])
-    changed = replace(RunFolder(store / ids[0]).manifest(), message="looked at again")
-    RunFolder(store / ids[0]).put(changed)
-    expected = {id: RunFolder(store / id).manifest() for id in [*ids[:3], new]}
+    changed = replace(read_manifest(store / ids[0]), message="looked at again")
+    put_manifest(store / ids[0], changed)
+    expected = {id: read_manifest(store / id) for id in [*ids[:3], new]}
     read = []
-    whole = RunFolder.manifest
-    monkeypatch.setattr(RunFolder, "manifest", lambda self: read.append(self.id) or whole(self))
+    monkeypatch.setattr("sonde.store.load.read_manifest", lambda at: read.append(at.name) or read_manifest(at))
     assert load_manifests(store, [*ids[:3], new, "never-made"]) == expected
     assert sorted(read) == sorted([ids[0], new])
 
@@ -109,9 +108,9 @@ def test_new_runs_are_read_from_their_folders_and_stand_in_order(store: Place, m
 def test_a_run_that_was_trained_anew_is_not_taken_from_the_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fill(store, CONFIGS[:4])[0]
     sonde.load(store)
-    folder = RunFolder(store / first)
-    manifest, rows = folder.read()
-    folder.commit(manifest, rows.with_columns(pl.col("value") + 1), {})
+    folder = store / first
+    manifest, rows = read_trained(folder)
+    commit(folder, manifest, rows.with_columns(pl.col("value") + 1), {})
     assert first not in indexed(store)
     assert_same(store, monkeypatch)
 
@@ -177,7 +176,7 @@ def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_ask
     light = sonde.load(store, metrics=("test_acc",)).rows
     assert_same(store, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "read", lambda *_: pytest.fail("a folder was read"))
+        patch.setattr("sonde.store.load.read_rows", lambda *_: pytest.fail("a folder was read"))
         assert sonde.load(store, metrics=("test_acc",)).rows.equals(light)
         with pytest.raises(pytest.fail.Exception):
             sonde.load(store, metrics=("hidden_norm",))

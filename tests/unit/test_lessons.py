@@ -22,8 +22,7 @@ from sonde.network.pooling import Pooling
 from sonde.rules import RULES, Backprop, DirectFeedback
 from sonde.tasks import Digits
 from sonde.training.credit_assignment import CreditAssignment
-from sonde.training.program import Program
-from sonde.training.tensors import pack, unpack
+from sonde.training.program import Program, pack, unpack
 
 CPU = torch.device("cpu")
 MODEL, IMAGE = NETWORKS["residual_mlp"]

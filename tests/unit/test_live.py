@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from conftest import Sonde
 from processes import wait_for
-from sonde.cli.live import live_command
-from sonde.cli.live import local_folder as folder
+from sonde.cli.report import live_command
+from sonde.cli.report import local_folder as folder
 from sonde.core.errors import SondeError
 from sonde.show import live as servers
 from sonde.show.live import Feed, Server, patch, store_follower
@@ -32,7 +32,7 @@ from sonde.show.live import store_poller as pollers
 from sonde.show.live.store_follower import StoreFollower
 from sonde.show.live.store_poller import PageState
 from sonde.store import journal as journals
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_part
 from sonde.store.journal import Journal
 from sonde.store.load import load
 from sonde.studies import STUDIES
@@ -343,8 +343,7 @@ def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, mon
     two.append(some_rows(0, run="two"), 0)
     follower = StoreFollower(tmp_path)
     tables: list[str] = []
-    read = RunFolder.table
-    monkeypatch.setattr(RunFolder, "table", lambda *args: tables.append(args[1]) or read(*args))
+    monkeypatch.setattr(store_follower, "read_part", lambda *args: tables.append(args[0].name) or read_part(*args))
     for step in range(300):
         one.append(some_rows(step, run="one"), step)
         if step % 50 == 49:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import sonde.config
 from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
+from sonde.show import report
 from sonde.show.report import AuditPart, ReportContents, page, report_contents
 from sonde.show.report.charts import Sweep, known_metrics
 from sonde.show.report.runs import FEWEST_RUNS, MOST_RUN_VALUES, MOST_RUNS, comma_list, sample
@@ -99,6 +101,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for config in STUDIES["audit"].configs("quick", range(5)):
         write_run(root, config)
     return root
+
+
+def test_a_page_is_the_same_whether_rows_are_in_memory_or_read_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "runs"
+    configs = [replace(STUDIES["audit"].configs("quick", [1])[0], epochs=3)]
+    for study in ("residual", "audit"):
+        configs += [*STUDIES[study].configs("quick", [1]), *STUDIES[study].beside("quick", [1])]
+    for config in {config.id: config for config in configs}.values():
+        write_run(root, config)
+    pages, read = [], []
+    for most in (10**9, 0):
+        monkeypatch.setattr(report, "MOST_HELD_BYTES", most)
+        stored, reader = report.read_for_report(root)
+        read.append((reader is not None, stored.rows.height))
+        found, drawn, html = page.make_report(stored, source="runs", title="t", reader=reader)
+        assert sum(len(of_section.drawn) for of_section in drawn.values()) > 10
+        pages.append(html.decode().replace(found.written, ""))
+    (held, every), (asked, ends) = read
+    assert (held, asked) == (False, True)
+    assert 10 * ends < every
+    assert pages[0] == pages[1]
 
 
 def test_a_report_of_many_runs_shows_some_and_finds_in_all(

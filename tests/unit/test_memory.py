@@ -9,7 +9,7 @@ from conftest import Sonde, tiny_config
 from sonde.core.errors import SondeError
 from sonde.models import ResidualMLP, ResMLP
 from sonde.tasks import Digits, Identity
-from sonde.training import device
+from sonde.training import session
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ def test_a_million_layers_are_refused_with_the_memory_they_would_take(sonde: Son
 
 def test_a_huge_width_is_refused_without_building_it() -> None:
     with pytest.raises(SondeError, match=r"model\.d = 10000000 takes at least [\d,]{6,} GB"):
-        device.refuse_too_large(tiny_config(model=ResidualMLP(d=10_000_000, L=2), task=Digits()), CPU)
+        session.refuse_too_large(tiny_config(model=ResidualMLP(d=10_000_000, L=2), task=Digits()), CPU)
 
 
 def test_the_estimate_counts_the_weights_of_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,9 @@ def test_the_estimate_counts_the_weights_of_every_block(monkeypatch: pytest.Monk
     net = config.model.build(config.signature, torch.Generator())
     weights = sum(weight.numel() for weight in net.parameters())
     states = 2_000 * 8 * (4 * config.batch_size + 8 * config.probes.size)
-    assert device.least_memory(config) == device._PER_WEIGHT * weights + states
-    device.refuse_too_large(config, CPU)
-    monkeypatch.setattr(device, "memory_of", lambda _: device.least_memory(config) - 1)
+    assert session.least_memory(config) == session._PER_WEIGHT * weights + states
+    session.refuse_too_large(config, CPU)
+    monkeypatch.setattr(session, "memory_of", lambda _: session.least_memory(config) - 1)
     with pytest.raises(SondeError, match="takes at least"):
-        device.refuse_too_large(config, CPU)
-    device.refuse_too_large(replace(config, model=replace(config.model, L=20)), CPU)  # type: ignore[type-var]
+        session.refuse_too_large(config, CPU)
+    session.refuse_too_large(replace(config, model=replace(config.model, L=20)), CPU)  # type: ignore[type-var]

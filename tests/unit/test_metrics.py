@@ -34,7 +34,7 @@ from sonde.metrics.rows import Reading, rows_of
 from sonde.plugins import BUILT_IN
 from sonde.show.report.charts import offered
 from sonde.show.report.runs import OF_MODULES, OF_PARAMETERS
-from sonde.store.row_query import RowQuery
+from sonde.store.readings import RowQuery
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(sonde.__file__).parent

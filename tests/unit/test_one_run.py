@@ -13,11 +13,11 @@ from sonde.core.errors import SondeError
 from sonde.engine.local import run_locally
 from sonde.show.report import report_contents
 from sonde.store import index
-from sonde.store.folder import RunFolder, recipe_key
+from sonde.store.folder import recipe_key
 from sonde.store.index import INDEX_FOLDER, LINES, read_index
 from sonde.store.listing import stamps
 from sonde.store.load import load
-from sonde.store.run import Run
+from sonde.store.run import Run, open_run
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.settings import settings, swept
@@ -87,7 +87,7 @@ def test_a_run_stores_its_recipe_key_which_is_that_of_its_configuration(store: P
     assert known["recipe"] != recipe_key(tree | {"epochs": 3})
     assert load(store, metrics=()).runs[0].recipe == known["recipe"]
     train(CONFIG, runs=tmp_path)
-    folder = RunFolder(tmp_path / CONFIG.id)
+    folder = tmp_path / CONFIG.id
     forge(folder, "run.json", json.dumps(known | {"recipe": recipe_key(tree | {"epochs": 3})}).encode())
     with pytest.raises(SondeError, match="its recipe key is not that of its configuration"):
         load(tmp_path)
@@ -111,8 +111,8 @@ def test_a_run_tells_which_study_trained_it(tmp_path: Path) -> None:
     known = {"name": "audit", "scale": "quick"}
     id = write_run(tmp_path, config)
     assert load(tmp_path).runs[0].study is None
-    folder = RunFolder(tmp_path / id)
-    forge(folder, "run.json", json.dumps(folder.description() | {"study": known}).encode())
+    folder = tmp_path / id
+    forge(folder, "run.json", json.dumps(open_run(folder).description | {"study": known}).encode())
     assert load(tmp_path).runs[0].study == known
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from conftest import tiny_config
 from sonde.config import Optimiser, RunConfig, change, parse, to_tree
 from sonde.core.errors import SondeError
-from sonde.training.program import Program
+from sonde.training.program import Program, pack, unpack
 from sonde.training.stack import stackable
-from sonde.training.tensors import pack, unpack
 
 CPU = torch.device("cpu")
 

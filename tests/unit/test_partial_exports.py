@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from sonde.cli.export import export_command
+from sonde.core import errors
 from sonde.core.errors import SondeError
 from sonde.show import exporters
 from sonde.show.exporters import LAYOUTS
-from sonde.store import listing
-from sonde.store.listing import mark_of
+from sonde.store.listing import mark_of, marked
 from sonde.store.load import load
-from sonde.store.publish import marked
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import write_run
@@ -50,7 +49,7 @@ def test_a_store_that_was_exported_in_part_says_so_and_is_completed(
             export_command(runs=runs, layout="runs", out=out, quiet=True)
     assert mark_of(out, "runs").exists()
     assert len(load(out)) == 2
-    assert any(str(out) in text and "interrupted" in text for text in listing._told)
+    assert any(str(out) in text and "interrupted" in text for text in errors._told)
     assert list(verify(out).wrong) == ["out"]
     first = {path: path.stat().st_mtime_ns for path in out.glob("*/manifest.json")}
     export_command(runs=runs, layout="runs", out=out, quiet=True)

@@ -19,7 +19,7 @@ from sonde.core import atomic
 from sonde.engine import first_ctrl_c, local
 from sonde.store import index, lock, run
 from sonde.store.load import load
-from sonde.training.device import memory_of
+from sonde.training.session import memory_of
 
 SRC = Path(__file__).parents[2] / "src" / "sonde"
 TREES = {path.relative_to(SRC).as_posix(): ast.parse(path.read_text("utf-8")) for path in SRC.rglob("*.py")}
@@ -30,7 +30,7 @@ UNIX_CALLS = {"chown", "fork", "forkpty", "getloadavg", "getpgid", "getuid", "ge
 GUARDED = {
     ("core/atomic.py", "kill"),  # posix alone: Windows would end the process
     ("store/lock.py", "sysconf"),
-    ("training/device.py", "sysconf"),
+    ("training/session.py", "sysconf"),
 }
 PROC = {"store/lock.py", "store/run.py"}
 """The files that may read /proc; the tests below take it away from each."""

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sonde.cli import app
-from sonde.cli.live import playground_command
+from sonde.cli.report import playground_command
 from sonde.core import formatting
 from sonde.core.errors import SondeError
 from sonde.show.playground import ENGINE, FACTS, PAGE, RULE_COLOR, render_playground

@@ -18,8 +18,7 @@ from sonde import plugins
 from sonde.config import RunConfig, parse, to_tree
 from sonde.core.errors import SondeError
 from sonde.plugins.source import Source
-from sonde.training.program import Program
-from sonde.training.tensors import pack, unpack
+from sonde.training.program import Program, pack, unpack
 
 FILES = Path(__file__).parents[1] / "plugin_files"
 SIGNS, FUNNEL = f"{FILES / 'signs.py'}:Signs", f"{FILES / 'funnel.py'}:funnel"

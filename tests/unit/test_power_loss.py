@@ -13,7 +13,7 @@ from sonde.config import to_tree
 from sonde.core.atomic import set_aside
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA
-from sonde.store.folder import RunFolder
+from sonde.store.folder import commit, create_run, read_trained
 from sonde.store.journal import Journal, read_watched
 from sonde.store.schemas import Manifest, RunState
 from sonde.store.verify import verify
@@ -86,7 +86,7 @@ def rows_of(id: str, epoch: int) -> pl.DataFrame:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_state_that_was_committed_survives(loss: Loss, disk: Disk, tmp_path: Path) -> None:
     tree = to_tree(tiny_config())
-    folder = RunFolder(disk.root / run_id(tree))
+    folder = disk.root / run_id(tree)
     cuts = 0
     reached: int | None = None
 
@@ -96,7 +96,7 @@ def test_every_state_that_was_committed_survives(loss: Loss, disk: Disk, tmp_pat
         left = disk.survivors(tmp_path / f"{cuts}", loss)
         assert verify(left).wrong == {}
         if reached is not None:
-            manifest, rows = RunFolder(left / folder.id).read()
+            manifest, rows = read_trained(left / folder.name)
             assert manifest.epoch is not None
             assert manifest.epoch >= reached
             assert rows["value"].to_list() == [float(manifest.epoch)]
@@ -115,11 +115,11 @@ def test_every_state_that_was_committed_survives(loss: Loss, disk: Disk, tmp_pat
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Path, "replace", renaming)
         patched.setattr(os, "fsync", syncing)
-        folder.create(tree, about(tiny_config()))
+        create_run(folder, tree, about(tiny_config()))
         for epoch in range(3):
             state: RunState = "complete" if epoch == 2 else "unfinished"
             weights = {"weights": b"w" * 100, "resume": b"r" * 100}
-            folder.commit(Manifest(state=state, epoch=epoch), rows_of(folder.id, epoch), weights)
+            commit(folder, Manifest(state=state, epoch=epoch), rows_of(folder.name, epoch), weights)
             reached = epoch
             power_fails()
     assert cuts > 30
@@ -132,7 +132,7 @@ def test_rows_of_a_watched_run_survive_once_they_are_synced(loss: Loss, disk: Di
     def left(name: str) -> pl.DataFrame:
         store = disk.survivors(tmp_path / name, loss)
         assert verify(store).wrong == {}
-        return read_watched(RunFolder(store / "net"))[1]
+        return read_watched(store / "net")[1]
 
     journal.append(some_rows(0), 0)
     assert left("first").equals(some_rows(0))

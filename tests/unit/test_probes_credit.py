@@ -11,8 +11,8 @@ from sonde.models import ResidualMLP
 from sonde.network import Signature
 from sonde.rules import RULES, CreditBridge, DirectFeedback
 from sonde.training.credit_assignment import CreditAssignment
+from sonde.training.program import pack
 from sonde.training.step import Rerun, signal_on
-from sonde.training.tensors import pack
 
 IMAGE = Signature(shape=(1, 8, 8), outputs=4, classifies=True)
 

@@ -18,8 +18,7 @@ from sonde.metrics.probes import PROBES, Schedule, epochs_of
 from sonde.models import ResidualMLP, ResMLP, VitMini
 from sonde.rules import RULES, Backprop, CreditBridge
 from sonde.tasks import Digits, Identity, Task
-from sonde.training.program import Program
-from sonde.training.tensors import pack
+from sonde.training.program import Program, pack
 
 CPU = torch.device("cpu")
 EVERYTHING = Probing(names=tuple(name for name in PROBES if name != "trace"), costly=(), size=16, directions=3)

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars.testing
 
 from conftest import Sonde, tiny_config
-from sonde.store.folder import RunFolder
+from sonde.store.folder import put_manifest, read_manifest
+from sonde.store.listing import publish
 from sonde.store.load import load
-from sonde.store.publish import publish
 from sonde.store.verify import verify
 from sonde.training.train import train
 
@@ -64,8 +64,8 @@ def test_a_published_run_is_not_trained_again(tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_ended_is_left_out_and_said(tmp_path: Path) -> None:
     runs, _, id = published(tmp_path)
-    folder = RunFolder(runs / id)
-    folder.put(replace(folder.manifest(), state="unfinished"))
+    folder = runs / id
+    put_manifest(folder, replace(read_manifest(folder), state="unfinished"))
     assert publish(runs, tmp_path / "again", [id]) == ([], {id: "it has not come to its end"})
 
 

@@ -20,10 +20,11 @@ from sonde.analysis.recompute.stored import read_last_epoch
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop, DirectFeedback, StateBridge
-from sonde.store.folder import RunFolder, parquet
+from sonde.store.folder import create_run, parquet, put_manifest, read_manifest, read_tensors
 from sonde.store.listing import find_run
+from sonde.store.run import open_run
 from sonde.tasks import Teacher
-from sonde.training.tensors import unpack
+from sonde.training.program import unpack
 from stores import at, forge, memory
 
 CONFIG = tiny_config(
@@ -37,15 +38,14 @@ CONFIG = tiny_config(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path: Path) -> Path:
     sonde.train(CONFIG, runs=tmp_path / "runs")
-    return RunFolder(tmp_path / "runs" / CONFIG.id)
+    return tmp_path / "runs" / CONFIG.id
 
 
-def edited(folder: RunFolder, change: Callable[[pl.DataFrame], pl.DataFrame]) -> RunFolder:
+def edited(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
     """The run with other rows."""
-    assert isinstance(folder.path, Path)
-    rows = pl.read_parquet(folder.path / "metrics.parquet")
+    rows = pl.read_parquet(folder / "metrics.parquet")
     forge(folder, "metrics.parquet", parquet(change(rows)))
     return folder
 
@@ -66,42 +66,40 @@ def at_layer_1(metric: str) -> pl.Expr:
         "grad_norm",
     ],
 )
-def test_a_value_that_is_off_by_a_hundred_millionth_differs(folder: RunFolder, metric: str) -> None:
+def test_a_value_that_is_off_by_a_hundred_millionth_differs(folder: Path, metric: str) -> None:
     off = pl.when(at_layer_1(metric)).then(pl.col("value") + 1e-8).otherwise("value")
-    found = recompute(read_last_epoch(edited(folder, lambda rows: rows.with_columns(value=off))))
+    found = recompute(read_last_epoch(open_run(edited(folder, lambda rows: rows.with_columns(value=off)))))
     wrong = [line.wrong for line in found.lines if line.wrong is not None]
     assert [(one.metric, one.layer) for one in wrong] == [(metric, 1)]
     assert wrong[0].absolute == pytest.approx(1e-8, rel=1e-3)
 
 
-def test_a_value_stored_as_undefined_or_of_other_samples_differs(folder: RunFolder) -> None:
+def test_a_value_stored_as_undefined_or_of_other_samples_differs(folder: Path) -> None:
     undefined = [
         pl.when(at_layer_1("rho")).then(math.nan).otherwise("value").alias("value"),
         pl.when(at_layer_1("rho")).then(False).otherwise("defined").alias("defined"),
         pl.when(at_layer_1("credit_cosine")).then(7).otherwise("samples").alias("samples"),
     ]
-    found = recompute(read_last_epoch(edited(folder, lambda rows: rows.with_columns(undefined))))
+    found = recompute(read_last_epoch(open_run(edited(folder, lambda rows: rows.with_columns(undefined)))))
     wrong = {line.metric: line.wrong.words for line in found.lines if line.wrong is not None}
     assert wrong.keys() == {"rho", "credit_cosine"}
     assert wrong["rho"].startswith("rho at layer 1: stored undefined, by its definition ")
     assert "(n = 7), by its definition" in wrong["credit_cosine"]
 
 
-def test_other_weights_than_the_measured_ones_are_noticed(folder: RunFolder) -> None:
-    assert isinstance(folder.path, Path)
-    weights = safetensors.torch.load(folder.tensors("weights"))
+def test_other_weights_than_the_measured_ones_are_noticed(folder: Path) -> None:
+    weights = safetensors.torch.load(read_tensors(folder, "weights"))
     weights["blocks.1.w2.weight"][0, 0] += 1e-5
     forge(folder, "weights.safetensors", safetensors.torch.save(weights))
-    wrong = {line.metric for line in recompute(read_last_epoch(folder)).lines if line.wrong is not None}
+    wrong = {line.metric for line in recompute(read_last_epoch(open_run(folder))).lines if line.wrong is not None}
     assert {"loss", "grad_norm", "credit_cosine", "rho", "drift[…]"} <= wrong
 
 
-def test_other_feedback_than_that_which_trained_is_noticed(folder: RunFolder) -> None:
-    assert isinstance(folder.path, Path)
+def test_other_feedback_than_that_which_trained_is_noticed(folder: Path) -> None:
     other = replace(CONFIG, seed=7)
-    sonde.train(other, runs=folder.path.parent)
-    forge(folder, "rule.safetensors", (folder.path.parent / other.id / "rule.safetensors").read_bytes())
-    wrong = {line.metric for line in recompute(read_last_epoch(folder)).lines if line.wrong is not None}
+    sonde.train(other, runs=folder.parent)
+    forge(folder, "rule.safetensors", (folder.parent / other.id / "rule.safetensors").read_bytes())
+    wrong = {line.metric for line in recompute(read_last_epoch(open_run(folder))).lines if line.wrong is not None}
     assert {"credit_norm", "credit_cosine", "rho"} <= wrong
     assert not any(metric.endswith(("/bp", "/null")) or metric == "grad_norm" for metric in wrong)
 
@@ -109,7 +107,7 @@ def test_other_feedback_than_that_which_trained_is_noticed(folder: RunFolder) ->
 def test_what_is_measured_during_the_epoch_is_named_and_not_recomputed(tmp_path: Path) -> None:
     config = replace(CONFIG, rule=StateBridge(), log="step")
     sonde.train(config, runs=tmp_path)
-    found = recompute(read_last_epoch(RunFolder(tmp_path / config.id)))
+    found = recompute(read_last_epoch(open_run(tmp_path / config.id)))
     assert found.not_recomputed == {
         "measured during the epoch; only its end is stored": [
             "batch_loss",
@@ -121,15 +119,15 @@ def test_what_is_measured_during_the_epoch_is_named_and_not_recomputed(tmp_path:
     assert not found.wrong
 
 
-def forget(folder: RunFolder, *names: str) -> RunFolder:
+def forget(folder: Path, *names: str) -> Path:
     """The run as a version that did not store these tensors left it."""
-    manifest = folder.manifest()
-    folder.put(replace(manifest, files={k: v for k, v in manifest.files.items() if k not in names}))
+    manifest = read_manifest(folder)
+    put_manifest(folder, replace(manifest, files={k: v for k, v in manifest.files.items() if k not in names}))
     return folder
 
 
-def test_a_run_without_the_rules_state_says_what_cannot_be_recomputed_and_why(folder: RunFolder) -> None:
-    found = recompute(read_last_epoch(forget(folder, "initial", "rule")))
+def test_a_run_without_the_rules_state_says_what_cannot_be_recomputed_and_why(folder: Path) -> None:
+    found = recompute(read_last_epoch(open_run(forget(folder, "initial", "rule"))))
     reasons = found.not_recomputed
     assert reasons[f"stored by {sonde.__version__} without the weights at initialisation"] == ["drift[…]"]
     credit = reasons[f"stored by {sonde.__version__} without the rule's state"]
@@ -148,14 +146,14 @@ def test_a_run_without_the_rules_state_says_what_cannot_be_recomputed_and_why(fo
 def test_bp_owns_nothing_and_is_recomputed_without_a_state(tmp_path: Path) -> None:
     config = replace(CONFIG, rule=Backprop())
     sonde.train(config, runs=tmp_path)
-    found = recompute(read_last_epoch(forget(RunFolder(tmp_path / config.id), "rule")))
+    found = recompute(read_last_epoch(open_run(forget(tmp_path / config.id, "rule"))))
     assert {"credit_cosine", "rho"} <= {line.metric for line in found.lines if line.verdict == "agrees"}
 
 
 def test_undefined_stays_undefined_in_a_run_that_diverged(tmp_path: Path) -> None:
     config = replace(CONFIG, optimiser=Optimiser(lr=1e38))
     assert sonde.train(config, runs=tmp_path).state == "diverged"
-    found = recompute(read_last_epoch(RunFolder(tmp_path / config.id)))
+    found = recompute(read_last_epoch(open_run(tmp_path / config.id)))
     assert not found.wrong, [line.wrong.words for line in found.lines if line.wrong is not None]
     assert {line.undefined for line in found.lines if line.metric in ("rho", "loss", "grad_norm")} == {1, 3}
 
@@ -172,21 +170,21 @@ def test_an_ended_run_holds_its_initial_weights_and_its_rule_however_often_it_st
             sonde.train(config, runs=root, should_stop=lambda: True)
         sonde.train(config, runs=root)
         sonde.train(config, runs=tmp_path / "whole")
-        stored, whole = RunFolder(root / config.id), RunFolder(tmp_path / "whole" / config.id)
-        assert stored.manifest().files == {
+        stored, whole = root / config.id, tmp_path / "whole" / config.id
+        assert read_manifest(stored).files == {
             name: f"{name}.{'parquet' if name == 'metrics' else 'safetensors'}"
             for name in ("metrics", "weights", "initial", "rule")
         }
         for name in ("weights", "initial", "rule"):
-            assert stored.tensors(name) == whole.tensors(name)
-        assert not recompute(read_last_epoch(stored)).wrong
-    initial = safetensors.torch.load(whole.tensors("initial"))
+            assert read_tensors(stored, name) == read_tensors(whole, name)
+        assert not recompute(read_last_epoch(open_run(stored))).wrong
+    initial = safetensors.torch.load(read_tensors(whole, "initial"))
     again = config.model.build(config.signature, sonde.core.generators.generator(config.seed, "init"))
     assert all(torch.equal(value, initial[name]) for name, value in again.named_parameters())
-    assert unpack(whole.tensors("rule")).keys() == {"net", "optimiser", "steps"}
+    assert unpack(read_tensors(whole, "rule")).keys() == {"net", "optimiser", "steps"}
 
 
-def test_the_command_prints_a_table_and_ends_with_1_where_something_differs(folder: RunFolder, sonde: Sonde) -> None:
+def test_the_command_prints_a_table_and_ends_with_1_where_something_differs(folder: Path, sonde: Sonde) -> None:
     done = sonde("recompute", CONFIG.id[:16])
     assert f"{CONFIG.id}, epoch 2" in done.stdout
     assert "largest relative difference, float64: " in done.stdout
@@ -215,9 +213,7 @@ def test_the_command_prints_a_table_and_ends_with_1_where_something_differs(fold
         (["residual_mlp-dfa", "--runs", "absent"], "absent does not exist"),
     ],
 )
-def test_a_mistake_is_one_line_that_states_the_fix(
-    folder: RunFolder, sonde: Sonde, words: list[str], message: str
-) -> None:
+def test_a_mistake_is_one_line_that_states_the_fix(folder: Path, sonde: Sonde, words: list[str], message: str) -> None:
     done = sonde("recompute", *words, check=False)
     assert done.returncode == 2
     assert message in done.stderr
@@ -226,7 +222,7 @@ def test_a_mistake_is_one_line_that_states_the_fix(
 
 def test_a_run_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     for name in ("plain-1", "plain-12", "res-1"):
-        RunFolder(tmp_path / name).create({}, {})
+        create_run(tmp_path / name, {}, {})
     assert find_run(tmp_path, "plain-1") == "plain-1"
     assert find_run(tmp_path, "r") == "res-1"
     with pytest.raises(
@@ -241,14 +237,14 @@ def test_an_unfinished_run_is_to_be_resumed_first(tmp_path: Path) -> None:
     with pytest.raises(
         sonde.core.errors.SondeError, match="is interrupted and has epoch 0 of 2 epochs: resume it first"
     ):
-        read_last_epoch(RunFolder(tmp_path / config.id))
+        read_last_epoch(open_run(tmp_path / config.id))
 
 
 def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_none(tmp_path: Path) -> None:
     files = Path(__file__).parents[1] / "plugin_files"
     ruled = replace(CONFIG, rule=sonde.plugin("rule", f"{files / 'signs.py'}:Signs"))
     sonde.train(ruled, runs=tmp_path)
-    found = recompute(read_last_epoch(RunFolder(tmp_path / ruled.id)))
+    found = recompute(read_last_epoch(open_run(tmp_path / ruled.id)))
     assert not found.wrong
     (reason,) = [why for why in found.not_recomputed if "plugin" in why]
     assert "rho/null" in found.not_recomputed[reason]
@@ -256,4 +252,4 @@ def test_a_guest_is_recomputed_where_it_has_a_definition_and_named_where_it_has_
     built = replace(CONFIG, model=sonde.plugin("model", f"{files / 'funnel.py'}:funnel"))
     sonde.train(built, runs=tmp_path)
     with pytest.raises(sonde.core.errors.SondeError, match="network from outside"):
-        read_last_epoch(RunFolder(tmp_path / built.id))
+        read_last_epoch(open_run(tmp_path / built.id))

@@ -11,7 +11,8 @@ from page_runs import labelled_run
 import sonde
 from sonde.metrics.rows import SCHEMA
 from sonde.show.report import ReportContents, report_contents
-from sonde.show.report.charts import CHART_DIGITS, _Tables, as_script, chart_data, offered, packed_series, styled_names
+from sonde.show.report.charts import CHART_DIGITS, NO_CHARTS, _Tables, chart_data, offered, packed_series, styled_names
+from sonde.show.report.page import as_script
 from sonde.studies import STUDIES
 from stores import NASTY, write_run, write_study
 
@@ -30,6 +31,11 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> ReportContents:
     unfinished = STUDIES["snapshots"].configs("quick", [42])[3]
     write_run(root, unfinished, state="unfinished", epoch=7)
     return report_contents(sonde.load(root), source=str(root), title="t")
+
+
+def test_no_runs_have_the_keys_of_charts_and_nothing_else(gathered: ReportContents) -> None:
+    assert NO_CHARTS.keys() == chart_data(gathered.rows, gathered.runs).keys()
+    assert not any(value for key, value in NO_CHARTS.items() if key != "digits")
 
 
 def test_values_run_over_epochs_and_within_them_over_layers() -> None:

@@ -33,7 +33,7 @@ def section(rows: list[tuple[object, ...]]) -> WatchedSection:
         schema=WATCHED,
         orient="row",
     )
-    run = Run(id="r", config=None, about={"label": "net"}, manifest=Manifest(state="complete"), path=Path("runs/r"))
+    run = Run(Path("runs/r"), {"config": None, "about": {"label": "net"}}, Manifest(state="complete"))
     vars(run)["facts"] = {"modules": [{"name": "a", "type": "Linear"}]}
     return WatchedSection(run=run, rows=frame, about="", remarks=[], findings=None)
 

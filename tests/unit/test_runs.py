@@ -13,7 +13,7 @@ from sonde.analysis.runs import evidence_lines, keep
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import recipe_of
-from sonde.store import readings, row_query
+from sonde.store import readings
 from sonde.store.load import load
 from sonde.store.readings import Readings
 from sonde.store.run import Runs
@@ -28,7 +28,7 @@ def with_a_copy() -> Runs:
     """BP and frozen under two seeds, and one of them once more under another id."""
     runs = [run(config(rule, seed), healthy(seed)) for rule in ("bp", "frozen") for seed in (42, 123)]
     first, rows = runs[0]
-    return store(*runs, (replace(first, id=COPY), rows.with_columns(run=pl.lit(COPY))))
+    return store(*runs, (replace(first, path=first.path.with_name(COPY)), rows.with_columns(run=pl.lit(COPY))))
 
 
 @pytest.mark.parametrize("ask", [audit, compare])
@@ -65,7 +65,7 @@ def test_a_copy_is_left_out_of_a_study_for_its_id(tmp_path: Path) -> None:
     for one in some([0]):
         write_run(tmp_path, one)
     stored = load(tmp_path)
-    known = Runs(stored.rows, [*stored.runs, replace(stored.runs[0], id=COPY)])
+    known = Runs(stored.rows, [*stored.runs, replace(stored.runs[0], path=Path("runs") / COPY)])
     why = gather(known, some([0]), "runs").left_out[COPY]
     assert why == "its configuration is the same, but it is stored under another id"
 
@@ -115,7 +115,7 @@ def test_the_rows_of_some_runs_are_the_rows_that_a_filter_keeps(monkeypatch: pyt
     kept = rows.filter(pl.col("run").is_in(list(wanted)))
     for frame in (rows, rows.sort("epoch", maintain_order=True), pl.concat([rows[:7], rows[7:]], rechunk=False)):
         for chunk in (1, 100_000):
-            monkeypatch.setattr(row_query, "_CHUNK", chunk)
-            assert row_query.rows_of_runs(frame, wanted).equals(frame.filter(pl.col("run").is_in(list(wanted))))
-    assert row_query.rows_of_runs(rows, wanted).equals(kept)
-    assert row_query.rows_of_runs(rows, ()).equals(rows.clear())
+            monkeypatch.setattr(readings, "_CHUNK", chunk)
+            assert readings.rows_of_runs(frame, wanted).equals(frame.filter(pl.col("run").is_in(list(wanted))))
+    assert readings.rows_of_runs(rows, wanted).equals(kept)
+    assert readings.rows_of_runs(rows, ()).equals(rows.clear())

@@ -15,7 +15,8 @@ from torch import nn
 import sonde as package
 from conftest import Sonde
 from sonde.core.seed_statistics import band_limit
-from sonde.observe.ring import DENSE, STEPS
+from sonde.observe.bands import DENSE
+from sonde.observe.ring import STEPS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import spikes

@@ -14,9 +14,10 @@ from sonde.core.errors import SondeError
 from sonde.engine.ledger import Ledger
 from sonde.store import files
 from sonde.store.files import place, seal
-from sonde.store.folder import RunFolder, parquet
+from sonde.store.folder import clean_up, commit, create_run, parquet, read_manifest, read_tensors, read_trained
 from sonde.store.listing import clean_up_ended
 from sonde.store.lock import Held, hold
+from sonde.store.run import open_run
 from sonde.store.schemas import Manifest
 from sonde.store.verify import verify
 from stores import assert_a_reader_sees_whole_states, forge, memory, rows, without_checksums
@@ -61,9 +62,9 @@ def test_what_is_complete_is_not_trained_again(trained: Path, tiny: RunConfig) -
 
 
 def test_a_state_is_invisible_until_its_manifest_is_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = RunFolder(tmp_path / "r")
-    folder.create({}, {})
-    folder.commit(Manifest(epoch=1), rows(1), {"weights": b"one"})
+    folder = tmp_path / "r"
+    create_run(folder, {}, {})
+    commit(folder, Manifest(epoch=1), rows(1), {"weights": b"one"})
     write = files.write
 
     def stop_before_the_manifest(path: Path, content: bytes) -> None:
@@ -73,14 +74,14 @@ def test_a_state_is_invisible_until_its_manifest_is_in_place(tmp_path: Path, mon
 
     monkeypatch.setattr(files, "write", stop_before_the_manifest)
     with pytest.raises(KeyboardInterrupt):
-        folder.commit(Manifest(epoch=2), rows(2), {"weights": b"two"})
+        commit(folder, Manifest(epoch=2), rows(2), {"weights": b"two"})
     monkeypatch.undo()
-    manifest, visible = folder.read()
+    manifest, visible = read_trained(folder)
     assert manifest.epoch == 1
     assert visible["value"].to_list() == [1.0]
-    assert folder.tensors("weights") == b"one"
-    folder.clean_up(manifest)
-    assert sorted(f.name for f in folder.path.iterdir()) == [
+    assert read_tensors(folder, "weights") == b"one"
+    clean_up(folder, manifest)
+    assert sorted(f.name for f in folder.iterdir()) == [
         "manifest.json",
         "metrics-1.parquet",
         "run.json",
@@ -94,15 +95,15 @@ def test_what_a_run_kept_that_was_killed_after_its_last_manifest_goes_with_the_n
 ) -> None:
     with memory():
         store = place(root.replace("folder", str(tmp_path)))
-        folder = RunFolder(store / tiny.id)
+        folder = store / tiny.id
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "clean_up", lambda *_: None)
+            patch.setattr("sonde.store.folder.clean_up", lambda *_: None)
             sonde.train(tiny, runs=store)
-        names = {file.name for file in folder.path.iterdir()}
+        names = {file.name for file in folder.iterdir()}
         assert {"metrics-2.parquet", "resume-1.safetensors"} < names
         with hold(store, tiny.id):
-            clean_up_ended(store, {tiny.id: folder.manifest()})
-        assert {file.name for file in folder.path.iterdir()} == names, "somebody held the run"
+            clean_up_ended(store, {tiny.id: read_manifest(folder)})
+        assert {file.name for file in folder.iterdir()} == names, "somebody held the run"
         ledger = Ledger([tiny], runs=store, on_event=lambda _: None, on_notice=lambda _: None)
         assert ledger.clean_up_ended() == []
         assert verify(store).left_over == []
@@ -110,7 +111,7 @@ def test_what_a_run_kept_that_was_killed_after_its_last_manifest_goes_with_the_n
 
 
 def test_a_reader_beside_a_writer_always_sees_one_whole_state(tmp_path: Path) -> None:
-    assert_a_reader_sees_whole_states(RunFolder(tmp_path / "r"))
+    assert_a_reader_sees_whole_states(tmp_path / "r")
 
 
 @pytest.mark.parametrize(
@@ -167,8 +168,8 @@ def test_a_damaged_run_folder_names_the_file_and_the_fix(
     ],
 )
 def test_a_forged_description_is_refused_in_one_line(trained: Path, change: Any, message: str) -> None:
-    folder = RunFolder(trained)
-    forge(folder, "run.json", json.dumps(change(folder.description())).encode())
+    folder = trained
+    forge(folder, "run.json", json.dumps(change(open_run(folder).description)).encode())
     with pytest.raises(SondeError, match=message) as refused:
         sonde.load(trained.parent)
     assert "\n" not in str(refused.value)
@@ -201,11 +202,11 @@ def test_json_nested_a_hundred_thousand_deep_is_refused_in_one_line(trained: Pat
     for name in ("run.json", "manifest.json"):
         (trained / name).write_text("[" * 100_000)
         with pytest.raises(SondeError, match=rf"{name} is not JSON"):
-            RunFolder(trained).description() if name == "run.json" else RunFolder(trained).manifest()
+            open_run(trained) if name == "run.json" else read_manifest(trained)
 
 
 def test_a_seed_changed_in_a_manifest_of_0_1_0_is_noticed_too(trained: Path) -> None:
-    without_checksums(RunFolder(trained))
+    without_checksums(trained)
     path = trained / "run.json"
     path.write_text(path.read_text().replace('"seed": 42', '"seed": 43'))
     with pytest.raises(SondeError, match="its configuration is that of"):
@@ -213,8 +214,8 @@ def test_a_seed_changed_in_a_manifest_of_0_1_0_is_noticed_too(trained: Path) -> 
 
 
 def test_rows_of_another_version_or_run_are_refused(trained: Path) -> None:
-    folder = RunFolder(trained)
-    _, mine = folder.read()
+    folder = trained
+    _, mine = read_trained(folder)
     forge(folder, "metrics.parquet", parquet(mine.with_columns(run=pl.lit("other"))))
     with pytest.raises(SondeError, match="has rows of 'other', but the run is"):
         sonde.load(trained.parent)
@@ -230,14 +231,14 @@ def test_more_rows_than_memory_holds_are_refused_before_they_are_unpacked(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "ROWS_OF_RUN", 1000)
-    folder = RunFolder(trained)
-    _, mine = folder.read()
+    folder = trained
+    _, mine = read_trained(folder)
     content = parquet(pl.concat([mine] * 20))
     forge(folder, "metrics.parquet", content)
     with pytest.raises(SondeError, match=r"has more rows than the 1,000 that a run may have"):
         sonde.load(trained.parent)
     with pytest.raises(SondeError, match=r"measure less often"):
-        folder.commit(folder.manifest(), pl.concat([mine] * 20), {})
+        commit(folder, read_manifest(folder), pl.concat([mine] * 20), {})
 
 
 def test_a_flipped_bit_in_the_state_of_an_interrupted_run_stops_the_resume(tmp_path: Path, tiny: RunConfig) -> None:
@@ -258,7 +259,7 @@ def test_a_store_without_checksums_is_read_and_says_once_that_it_cannot_be_verif
 ) -> None:
     whole = sonde.load(trained.parent).rows
     assert capsys.readouterr().err == ""
-    without_checksums(RunFolder(trained))
+    without_checksums(trained)
     for _ in range(2):
         assert sonde.load(trained.parent).rows.equals(whole)
     told = capsys.readouterr().err

@@ -16,7 +16,8 @@ from sonde.cli import app
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.store import lock
-from sonde.store.folder import RunFolder
+from sonde.store.files import Place
+from sonde.store.folder import clean_up, commit, create_run, read_tensors, read_trained, run_exists
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
@@ -65,16 +66,16 @@ def test_a_run_stopped_after_every_epoch_ends_bit_identical(store: Remote, tiny:
         assert (store / tiny.id / file).read_bytes() == (tmp_path / tiny.id / file).read_bytes()
 
 
-def writer(folder: RunFolder) -> None:
+def writer(folder: Place) -> None:
     """Three states of a run, the last one its end."""
-    if not folder.exists():
-        folder.create({}, {})
-    manifest, _ = folder.read()
-    folder.clean_up(manifest)
+    if not run_exists(folder):
+        create_run(folder, {}, {})
+    manifest, _ = read_trained(folder)
+    clean_up(folder, manifest)
     for epoch in range(0 if manifest.epoch is None else manifest.epoch + 1, 3):
         state = "complete" if epoch == 2 else "unfinished"
         tensors = {"weights": b"w%d" % epoch} | ({"resume": b"r%d" % epoch} if epoch < 2 else {})
-        folder.commit(Manifest(state=state, epoch=epoch), rows(epoch, folder.id), tensors)  # type: ignore[arg-type]
+        commit(folder, Manifest(state=state, epoch=epoch), rows(epoch, folder.name), tensors)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -99,7 +100,7 @@ def test_a_writer_interrupted_at_any_request_leaves_a_whole_state_and_the_next_o
         monkeypatch.setattr(Remote, "_ask", counted)
 
     for count in range(1, 200):
-        folder = RunFolder(store / f"r{count}")
+        folder = store / f"r{count}"
         requests = 0
         stop_at(count)
         try:
@@ -108,22 +109,22 @@ def test_a_writer_interrupted_at_any_request_leaves_a_whole_state_and_the_next_o
             monkeypatch.setattr(Remote, "_ask", ask)
         else:
             break
-        if folder.exists():
-            manifest, visible = folder.read()
+        if run_exists(folder):
+            manifest, visible = read_trained(folder)
             if manifest.epoch is not None:
                 assert visible["epoch"].to_list() == [manifest.epoch]
-                assert folder.tensors("weights") == b"w%d" % manifest.epoch
+                assert read_tensors(folder, "weights") == b"w%d" % manifest.epoch
         writer(folder)
-        assert names(folder.path) == ["manifest.json", "metrics.parquet", "run.json", "weights.safetensors"]
-        assert folder.tensors("weights") == b"w2"
-        assert folder.read()[0].state == "complete"
+        assert names(folder) == ["manifest.json", "metrics.parquet", "run.json", "weights.safetensors"]
+        assert read_tensors(folder, "weights") == b"w2"
+        assert read_trained(folder)[0].state == "complete"
     assert count > 20, "the writer made fewer requests than it has objects"
 
 
 def test_a_run_without_its_manifest_does_not_exist(store: Remote) -> None:
     (store / ".store").put(b"")
     (store / "r" / "run.json").put(b"{}")
-    assert not RunFolder(store / "r").exists()
+    assert not run_exists(store / "r")
     assert len(sonde.load(store)) == 0
 
 
@@ -135,7 +136,7 @@ def test_a_reader_beside_a_writer_always_sees_one_whole_state(store: Remote, mon
         time.sleep(0.002)  # in memory a reader would hardly come between two of them
 
     monkeypatch.setattr(Remote, "put", slowly)
-    assert_a_reader_sees_whole_states(RunFolder(store / "r"))
+    assert_a_reader_sees_whole_states(store / "r")
 
 
 def test_a_store_that_is_not_there_says_so(store: Remote) -> None:

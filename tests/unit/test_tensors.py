@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sonde.training.tensors import pack, unpack
+from sonde.training.program import pack, unpack
 
 
 def test_any_nesting_of_state_comes_back_bit_for_bit() -> None:

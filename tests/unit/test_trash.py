@@ -8,10 +8,10 @@ import pytest
 from conftest import Sonde
 from sonde.config import to_tree
 from sonde.core.errors import SondeError
-from sonde.store.folder import RunFolder
+from sonde.store.folder import create_run
+from sonde.store.listing import TRASH_FOLDER, empty_trash, move_to_trash, remove_without_epoch, trashed
 from sonde.store.load import load
 from sonde.store.lock import hold
-from sonde.store.trash import TRASH_FOLDER, empty_trash, move_to_trash, remove_without_epoch, trashed
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import about, write_run
@@ -102,7 +102,7 @@ def test_what_to_remove_has_to_be_said(runs: Path, sonde: Sonde) -> None:
 
 def test_a_run_without_an_epoch_is_removed_for_good_and_one_with_an_epoch_is_not(runs: Path) -> None:
     empty = CONFIGS[5].id
-    RunFolder(runs / empty).create(to_tree(CONFIGS[5]), about(CONFIGS[5]))
+    create_run(runs / empty, to_tree(CONFIGS[5]), about(CONFIGS[5]))
     begun = write_run(runs, CONFIGS[6], state="unfinished", epoch=1)
     for id in (empty, begun):
         remove_without_epoch(runs, id)

@@ -32,11 +32,21 @@ from sonde.show.live.store_follower import StoreFollower
 from sonde.show.live.store_poller import PageState
 from sonde.store import index
 from sonde.store.files import seal
-from sonde.store.folder import RunFolder, parquet, recipe_key
+from sonde.store.folder import (
+    append_log,
+    clean_up,
+    commit,
+    parquet,
+    put_manifest,
+    read_manifest,
+    read_trained,
+    recipe_key,
+)
 from sonde.store.journal import Journal, _chunk
 from sonde.store.load import load
 from sonde.store.lock import hold
 from sonde.store.parquet import parquet_size
+from sonde.store.run import open_run
 from sonde.store.schemas import checksum
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
@@ -254,13 +264,13 @@ def test_a_runs_folder_that_is_a_link_is_read_and_never_written(tmp_path: Path, 
     (root / id).symlink_to(elsewhere / id)
     (elsewhere / id / "metrics-3.parquet").write_text("mine")
     assert len(package.load(root)) == 1
-    folder = RunFolder(root / id)
-    manifest, rows = folder.read()
+    folder = root / id
+    manifest, rows = read_trained(folder)
     for write in (
-        lambda: folder.clean_up(manifest),
-        lambda: folder.put(manifest),
-        lambda: folder.commit(manifest, rows, {}),
-        lambda: folder.log("x"),
+        lambda: clean_up(folder, manifest),
+        lambda: put_manifest(folder, manifest),
+        lambda: commit(folder, manifest, rows, {}),
+        lambda: append_log(folder, "x"),
     ):
         with pytest.raises(SondeError, match="symbolic link"):
             write()
@@ -274,26 +284,26 @@ def test_a_log_that_is_a_link_is_not_written_and_a_file_that_is_one_is_not_hande
     tmp_path: Path, treasure: Path
 ) -> None:
     root = tmp_path / "runs"
-    folder = RunFolder(root / write_run(root, CONFIGS[0]))
-    (folder.path / "log.txt").symlink_to(treasure / "thesis.tex")
+    folder = root / write_run(root, CONFIGS[0])
+    (folder / "log.txt").symlink_to(treasure / "thesis.tex")
     with pytest.raises(SondeError, match="symbolic link"):
-        folder.log("x")
+        append_log(folder, "x")
     moved = treasure.parent / "rows"
-    (folder.path / "metrics.parquet").rename(moved)
-    (folder.path / "metrics.parquet").symlink_to(moved)
+    (folder / "metrics.parquet").rename(moved)
+    (folder / "metrics.parquet").symlink_to(moved)
     assert len(package.load(root)) == 1
     invoke("export", "--layout", "runs", "--runs", str(root), "--out", str(tmp_path / "out"))
-    assert not (tmp_path / "out" / folder.id).exists()
+    assert not (tmp_path / "out" / folder.name).exists()
 
 
 def test_a_run_is_swept_of_its_own_states_alone(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
-    kept = [folder.path / name for name in ("mine.parquet", "model.safetensors", "weights-a.safetensors")]
-    for path in (*kept, folder.path / "weights-3.safetensors"):
+    folder = tmp_path / write_run(tmp_path, CONFIGS[0])
+    kept = [folder / name for name in ("mine.parquet", "model.safetensors", "weights-a.safetensors")]
+    for path in (*kept, folder / "weights-3.safetensors"):
         path.write_text("")
-    folder.clean_up(folder.manifest())
+    clean_up(folder, read_manifest(folder))
     assert all(path.exists() for path in kept)
-    assert not (folder.path / "weights-3.safetensors").exists()
+    assert not (folder / "weights-3.safetensors").exists()
 
 
 def test_what_lies_aside_as_a_link_is_removed_and_not_followed(tmp_path: Path, treasure: Path) -> None:
@@ -325,7 +335,7 @@ def test_a_study_takes_a_run_by_its_whole_configuration(tmp_path: Path) -> None:
     first = inner.runs[0]
     other = json.loads(json.dumps(first.config))
     other["optimiser"]["lr"] = 0.5  # under the id of the first, as who tries long enough would find one
-    inner.runs[0] = replace(first, config=other)
+    inner.runs[0] = replace(first, description=first.description | {"config": other, "recipe": recipe_key(other)})
     gathered = gather(inner, CONFIGS, "here")
     assert first.id in gathered.left_out
     assert "optimiser.lr" in gathered.left_out[first.id]
@@ -383,24 +393,24 @@ def many_rows(run: str, many: int) -> pl.DataFrame:
 
 
 def test_a_few_bytes_that_become_gigabytes_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
-    _, rows = folder.read()
+    folder = tmp_path / write_run(tmp_path, CONFIGS[0])
+    _, rows = read_trained(folder)
     long = parquet(rows.head(2).with_columns(reason=pl.lit("x" * 80_000_000)))
-    many = parquet(many_rows(folder.id, 3_000_000))
+    many = parquet(many_rows(folder.name, 3_000_000))
     assert max(len(long), len(many)) < 300_000
     monkeypatch.setattr(pl, "read_parquet", lambda *_, **__: pytest.fail("it was decoded"))
     forge(folder, "metrics.parquet", long)
     with pytest.raises(SondeError, match=r"unpacks to 0\.\d+ GB"):
-        folder.read()
+        read_trained(folder)
     forge(folder, "metrics.parquet", many)
     with pytest.raises(SondeError, match=r"3,000,000 rows in"):
-        folder.read()
+        read_trained(folder)
 
 
 def test_many_files_together_have_no_more_rows_than_their_bytes_explain(tmp_path: Path) -> None:
     for config in STUDIES["audit"].configs("quick", (1, 2)):
-        folder = RunFolder(tmp_path / write_run(tmp_path, config))
-        forge(folder, "metrics.parquet", parquet(many_rows(folder.id, 450_000)))
+        folder = tmp_path / write_run(tmp_path, config)
+        forge(folder, "metrics.parquet", parquet(many_rows(folder.name, 450_000)))
     stored = package.load(tmp_path)
     assert len(stored) + len(stored.broken) == 12
     assert stored.broken
@@ -408,16 +418,16 @@ def test_many_files_together_have_no_more_rows_than_their_bytes_explain(tmp_path
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> RunFolder:
+def watched(tmp_path: Path) -> Path:
     writing = Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
     writing.facts({"modules": [{"name": "0", "calls": 2}]})
     writing.append(some_rows(0), 0)
-    return writing.folder
+    return writing.path
 
 
-def test_a_journal_that_is_compressed_or_nonsense_is_refused(watched: RunFolder) -> None:
-    journal = next(watched.path.glob("journal-*"))
-    assert package.load(watched.path.parent).rows.height == 3
+def test_a_journal_that_is_compressed_or_nonsense_is_refused(watched: Path) -> None:
+    journal = next(watched.glob("journal-*"))
+    assert package.load(watched.parent).rows.height == 3
 
     def forged(content: bytes) -> None:
         head = struct.pack("<II", len(content), zlib.crc32(content))
@@ -427,17 +437,17 @@ def test_a_journal_that_is_compressed_or_nonsense_is_refused(watched: RunFolder)
     some_rows(1).with_columns(reason=pl.lit("x" * 1_000_000)).write_ipc_stream(buffer, compression="zstd")
     forged(buffer.getvalue())
     with pytest.raises(SondeError, match="it is compressed"):
-        package.load(watched.path.parent)
+        package.load(watched.parent)
     plain = _chunk(some_rows(1))[12:]
     forged(plain)
-    package.load(watched.path.parent)
+    package.load(watched.parent)
     for content in (b"", b"\xff" * 40, plain[:40], _chunk(some_rows(1).drop("module"))[12:]):
         forged(content)
         with pytest.raises(SondeError):
-            package.load(watched.path.parent)
+            package.load(watched.parent)
     forged(_chunk(some_rows(1).with_columns(value=pl.lit(math.inf)))[12:])
     with pytest.raises(SondeError, match="defined and not finite"):
-        package.load(watched.path.parent)
+        package.load(watched.parent)
 
 
 @pytest.mark.parametrize(
@@ -451,10 +461,10 @@ def test_a_journal_that_is_compressed_or_nonsense_is_refused(watched: RunFolder)
     ],
     ids=["nested", "without a name", "a number", "not finite", "a list"],
 )
-def test_facts_are_what_readers_rely_on(facts: bytes, said: str, watched: RunFolder) -> None:
-    name = watched.manifest().files["facts"]
+def test_facts_are_what_readers_rely_on(facts: bytes, said: str, watched: Path) -> None:
+    name = read_manifest(watched).files["facts"]
     forge(watched, name, facts)
-    (run,) = package.load(watched.path.parent).watched
+    (run,) = package.load(watched.parent).watched
     with pytest.raises(SondeError, match=said):
         _ = run.facts
 
@@ -470,8 +480,8 @@ def test_facts_are_what_readers_rely_on(facts: bytes, said: str, watched: RunFol
     ],
 )
 def test_a_description_has_numbers_that_memory_holds(key: str, value: Any, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
-    known = folder.description()
+    folder = tmp_path / write_run(tmp_path, CONFIGS[0])
+    known = open_run(folder).description
     *inner, last = key.split(".")
     at = known
     for part in inner:
@@ -479,7 +489,7 @@ def test_a_description_has_numbers_that_memory_holds(key: str, value: Any, tmp_p
     at[last] = value
     forge(folder, "run.json", json.dumps(known).encode())
     with pytest.raises(SondeError, match=rf"run\.json has {key}"):
-        folder.description()
+        open_run(folder)
 
 
 @pytest.mark.parametrize(
@@ -494,13 +504,13 @@ def test_a_description_has_numbers_that_memory_holds(key: str, value: Any, tmp_p
     ids=str,
 )
 def test_sessions_are_what_readers_rely_on(session: Any, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / write_run(tmp_path, CONFIGS[0]))
-    known = json.loads((folder.path / "manifest.json").read_text())
+    folder = tmp_path / write_run(tmp_path, CONFIGS[0])
+    known = json.loads((folder / "manifest.json").read_text())
     del known["sha256"]
     known["sessions"] = [session]
-    (folder.path / "manifest.json").write_bytes(seal(known))
+    (folder / "manifest.json").write_bytes(seal(known))
     with pytest.raises(SondeError, match=r"manifest\.json has sessions\.0"):
-        folder.manifest()
+        read_manifest(folder)
 
 
 def test_what_is_signed_beside_a_run_may_be_anything(tmp_path: Path) -> None:
@@ -514,7 +524,7 @@ def test_what_is_signed_beside_a_run_may_be_anything(tmp_path: Path) -> None:
 def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_path: Path) -> None:
     config = tiny_config(epochs=1)
     package.train(config, runs=tmp_path)
-    source = RunFolder(tmp_path / config.id)
+    source = tmp_path / config.id
     changes: tuple[tuple[str, dict[str, Any]], ...] = (
         ("model", {"d": 10**6}),
         ("model", {"L": 10**7}),
@@ -524,17 +534,17 @@ def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_p
     for part, more in changes:
         tree = to_tree(config) | {part: to_tree(config)[part] | more}
         root = tmp_path / f"{part}-{next(iter(more))}"
-        shutil.copytree(source.path, root / run_id(tree))
-        folder = RunFolder(root / run_id(tree))
-        known = json.loads((folder.path / "run.json").read_text()) | {
-            "id": folder.id,
+        shutil.copytree(source, root / run_id(tree))
+        folder = root / run_id(tree)
+        known = json.loads((folder / "run.json").read_text()) | {
+            "id": folder.name,
             "config": tree,
             "recipe": recipe_key(tree),
         }
         forge(folder, "run.json", json.dumps(known).encode())
-        rows = pl.read_parquet(folder.path / "metrics.parquet").with_columns(run=pl.lit(folder.id))
+        rows = pl.read_parquet(folder / "metrics.parquet").with_columns(run=pl.lit(folder.name))
         forge(folder, "metrics.parquet", parquet(rows))
-        done = invoke("recompute", folder.id, "--runs", str(root))
+        done = invoke("recompute", folder.name, "--runs", str(root))
         assert isinstance(done.exception, SondeError)
         assert "far larger than what the run stored" in str(done.exception)
 
@@ -544,8 +554,8 @@ def test_a_stored_configuration_builds_nothing_larger_than_what_was_stored(tmp_p
 
 def test_no_cell_of_a_table_begins_a_formula(tmp_path: Path) -> None:
     ids = [write_run(tmp_path / "runs", config) for config in CONFIGS[:2]]
-    folder = RunFolder(tmp_path / "runs" / ids[0])
-    _, rows = folder.read()
+    folder = tmp_path / "runs" / ids[0]
+    _, rows = read_trained(folder)
     odd = {"metric": "=" + pl.col("metric"), "reason": pl.lit("@SUM(1)"), "value": -pl.col("value")}
     forge(folder, "metrics.parquet", parquet(rows.with_columns(**odd)))
     tree = to_tree(CONFIGS[1]) | {"scale": "+1+cmd|' /C calc'!A0", "log": "\tx"}

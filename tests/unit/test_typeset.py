@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from sonde.analysis.explanations import EXPLANATIONS, documented
-from sonde.core.typeset import typeset, with_code
+from sonde.core.html_parts import typeset, with_code
 from sonde.plugins import BUILT_IN
 
 TEXTS = [

@@ -18,8 +18,9 @@ from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.store import index, index_writer, journal
 from sonde.store.files import place
-from sonde.store.folder import RunFolder
+from sonde.store.folder import read_tensors
 from sonde.store.journal import Journal
+from sonde.store.run import Run
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory, unpack, write_run
@@ -60,8 +61,8 @@ def read(root: Path) -> list[Any]:
         raise SondeError("; ".join(stored.broken.values()))
     found: list[Any] = [stored.rows, stored.runs, stored.watched, [run.facts for run in stored.watched]]
     for run in stored.runs:
-        folder = RunFolder(run.path)
-        found += [folder.tensors(name) for name in run.manifest.files if name != "metrics"]
+        folder = run.path
+        found += [read_tensors(folder, name) for name in run.manifest.files if name != "metrics"]
     return found
 
 
@@ -135,7 +136,7 @@ def test_a_whole_store_is_verified_below_a_folder_and_a_url() -> None:
 
 def test_verify_names_every_kind_of_wrong_and_what_is_left_over(tmp_path: Path) -> None:
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
-    folders = [RunFolder(tmp_path / id) for id in ids]
+    folders = [tmp_path / id for id in ids]
     (tmp_path / ids[0] / "metrics.parquet").unlink()
     forge(folders[1], "metrics.parquet", b"PAR1")
     forge(folders[2], "run.json", (tmp_path / ids[3] / "run.json").read_bytes())
@@ -158,9 +159,8 @@ def test_an_index_that_tells_something_else_than_the_runs_is_wrong(
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
     add = index_writer.IndexWriter.add
 
-    def added(self: index_writer.IndexWriter, run: str, *known: Any) -> None:
-        *rest, rows = known
-        add(self, run, *rest, rows.with_columns(pl.col("value") + (run == ids[0])))
+    def added(self: index_writer.IndexWriter, run: Run, stamp: str, rows: pl.DataFrame) -> None:
+        add(self, run, stamp, rows.with_columns(pl.col("value") + (run.id == ids[0])))
 
     monkeypatch.setattr(index_writer.IndexWriter, "add", added)
     sonde.load(tmp_path)

@@ -40,5 +40,5 @@ def test_every_metric_of_the_page_is_offered_in_the_report() -> None:
     named = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", cell)}
     assert named == {metric.name for metric in (*OF_MODULES, *OF_PARAMETERS)} | {
         *("loss", "nonfinite", "eval_share", "target_mean", "target_spread", "success"),
-        *("learning_rate", "noise_scale", "sharpness"),
+        *("learning_rate", "noise_scale", "sharpness", "preconditioned_sharpness"),
     }

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from conftest import Sonde, tiny_config
+from sonde.core import errors
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import SCHEMA
 from sonde.observe.watch import watch
 from sonde.store import journal as journals
-from sonde.store import listing
 from sonde.store.files import place
-from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, folder_name, read_watched
 from sonde.store.load import load
 from sonde.store.verify import verify
@@ -54,12 +53,12 @@ def test_rows_are_read_back_in_order_while_a_run_is_written_and_after(
     for step in range(15):
         journal.append(some_rows(step), step)
         wanted.append(some_rows(step))
-        manifest, found = read_watched(RunFolder(journal.folder.path))
+        manifest, found = read_watched(journal.path)
         assert found.equals(pl.concat(wanted))
         assert manifest.state == "unfinished"
     assert journals.parts_of(manifest) == 2
     journal.close("complete", 15)
-    manifest, found = read_watched(RunFolder(journal.folder.path))
+    manifest, found = read_watched(journal.path)
     assert found.equals(pl.concat(wanted))
     assert (manifest.state, manifest.step) == ("complete", 15)
 
@@ -73,7 +72,7 @@ def test_a_torn_chunk_is_as_if_it_had_never_been(tmp_path: Path) -> None:
     first = journals._chunk(some_rows(0))
     for cut in range(len(first), len(whole)):
         file.write_bytes(whole[:cut])
-        assert read_watched(journal.folder)[1].equals(some_rows(0))
+        assert read_watched(journal.path)[1].equals(some_rows(0))
 
 
 def test_a_flipped_bit_anywhere_in_the_journal_is_refused_with_a_way_to_keep_the_rest(tmp_path: Path) -> None:
@@ -85,9 +84,9 @@ def test_a_flipped_bit_anywhere_in_the_journal_is_refused_with_a_way_to_keep_the
     for at in range(0, len(whole), 7):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(SondeError, match=f"damaged from byte {0 if at < first else first} on: `truncate"):
-            read_watched(journal.folder)
+            read_watched(journal.path)
     file.write_bytes(whole[:first])
-    assert read_watched(journal.folder)[1].equals(some_rows(0))
+    assert read_watched(journal.path)[1].equals(some_rows(0))
 
 
 @pytest.mark.parametrize("harm", ["deleted", "emptied", "cut"])
@@ -110,7 +109,7 @@ def test_a_journal_that_lost_rows_is_noticed(harm: str, tmp_path: Path, capsys: 
     capsys.readouterr()
     left = load(tmp_path)
     assert left.rows["step"].unique().to_list() == ([0] if harm == "cut" else [])
-    assert str(file) in capsys.readouterr().err + " ".join(listing._told)
+    assert str(file) in capsys.readouterr().err + " ".join(errors._told)
 
 
 def test_the_first_rows_of_a_journal_are_known_to_the_manifest_at_once(tmp_path: Path) -> None:
@@ -139,10 +138,10 @@ def test_a_fold_that_fails_leaves_every_row_once(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as broken:
         broken.setattr(journals, "parquet", full)
         journal.append(some_rows(0), 0)
-        assert read_watched(journal.folder)[1].equals(some_rows(0))
+        assert read_watched(journal.path)[1].equals(some_rows(0))
     journal.append(some_rows(1), 1)
     journal.close("complete", 2)
-    assert read_watched(journal.folder)[1].equals(pl.concat([some_rows(0), some_rows(1)]))
+    assert read_watched(journal.path)[1].equals(pl.concat([some_rows(0), some_rows(1)]))
 
 
 def test_a_run_of_the_same_name_gets_a_number(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import sonde
 from processes import wait_for
 from sonde.core.errors import SondeError
 from sonde.observe import WatchWarning, row_writer
-from sonde.store.folder import RunFolder
 from sonde.store.journal import Journal, read_watched
 from watch_programs import vectors
 
@@ -129,7 +128,7 @@ def test_rows_reach_the_disk_while_no_step_ends(tmp_path: Path, monkeypatch: pyt
     train(model, optimiser, 5)
 
     def on_disk() -> int:
-        rows = read_watched(RunFolder(tmp_path / watch.id))[1]
+        rows = read_watched(tmp_path / watch.id)[1]
         return rows["step"].n_unique()
 
     wait_for(lambda: on_disk() == 5)  # an evaluation, in which no step ends
@@ -164,7 +163,7 @@ def test_after_a_full_disk_close_writes_what_was_kept(tmp_path: Path, monkeypatc
             train(model, optimiser, 3)
         kept = watch.rows
     watch.close()
-    manifest, stored = read_watched(RunFolder(tmp_path / watch.id))
+    manifest, stored = read_watched(tmp_path / watch.id)
     assert manifest.state == "complete"
     assert stored.equals(kept)
     assert watch.rows.equals(kept)
