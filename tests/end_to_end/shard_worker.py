@@ -1,8 +1,14 @@
-"""Processes that train one sharded model together: `shard_worker.py STORE CASE…`; `RANK`, `WORLD`, `MEETING`."""
+"""Processes that train one sharded model together: `shard_worker.py STORE CASE…`.
 
+The environment has `RANK`, `WORLD`, `MEETING` (where they find each other) and `TIMEOUT` (of their collectives).
+"""
+
+import faulthandler
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -256,18 +262,28 @@ def uneven(name: str, runs: str) -> dict[str, Any]:
     return {"case": name, "height": 0 if watch is None else watch.rows.height}
 
 
-def main(runs: str, cases: list[str]) -> None:
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{os.environ['MEETING']}",
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD"]),
-        timeout=timedelta(seconds=float(os.environ.get("TIMEOUT", "60"))),
-    )
-    for case in cases:
-        program = {"flat": flat, "no_optimiser": no_optimiser}.get(case, compared if "-" in case else uneven)
-        print(json.dumps(program(case, runs)), flush=True)
+PATIENCE = timedelta(seconds=300)  # for a process that a busy machine does not run
+
+
+@contextmanager
+def process_group(number: int) -> Iterator[None]:
+    """A group for one case.  It ends when every process has done with the case: none closes connections before."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD"])
+    store = dist.FileStore(f"{os.environ['MEETING']}-{number}", world)
+    timeout = timedelta(seconds=float(os.environ.get("TIMEOUT", PATIENCE.total_seconds())))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+    yield
+    store.set(f"done/{rank}", "")
+    store.wait([f"done/{other}" for other in range(world)], PATIENCE)
     dist.destroy_process_group()
+
+
+def main(runs: str, cases: list[str]) -> None:
+    faulthandler.enable()
+    for number, case in enumerate(cases):
+        program = {"flat": flat, "no_optimiser": no_optimiser}.get(case, compared if "-" in case else uneven)
+        with process_group(number):
+            print(json.dumps(program(case, runs)), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,36 +30,55 @@ POOLED = ("out_rms", "out_mean", "out_max", "grad_rms", "dead_share", "saturated
 CLOSE = {"64": 1e-12, "32": 1e-6}
 
 
-def start(folder: Path, cases: list[str], world: int, timeouts: Sequence[str] = ()) -> list[subprocess.Popen[str]]:
-    known = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD": str(world), "MEETING": str(folder / "meeting")}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(folder / "runs"), *cases],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**known, "RANK": str(rank), "TIMEOUT": timeout},
-        )
-        for rank, timeout in enumerate(timeouts or ["60"] * world)
-    ]
+class Worker:
+    """One process of several.  It writes into files: nobody has to read a pipe for it to go on."""
+
+    def __init__(self, folder: Path, cases: list[str], world: int, rank: int, **environment: str) -> None:
+        self.rank, self._out, self._err = rank, folder / f"out-{rank}", folder / f"err-{rank}"
+        known = {"OMP_NUM_THREADS": "1", "WORLD": str(world), "RANK": str(rank), "MEETING": str(folder / "meeting")}
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(WORKER), str(folder / "runs"), *cases],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **known, **environment},
+            )
+
+    @property
+    def found(self) -> dict[str, dict[str, Any]]:
+        """What it printed for each case that it finished."""
+        return {one["case"]: one for one in map(json.loads, self._out.read_text().splitlines())}
+
+    @property
+    def warned(self) -> str:
+        return self._err.read_text()
+
+    def __str__(self) -> str:
+        """How it ended, with the first and the last lines of what it warned of."""
+        lines = [line[:300] for line in self.warned.splitlines()]
+        kept = lines if len(lines) <= 60 else [*lines[:20], "…", *lines[-40:]]
+        return "\n".join([f"rank {self.rank}: {self.process.poll()} after {list(self.found)}", *kept])
 
 
-def ended(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str]]:
-    """What each process wrote; none is left behind, even if one does not end."""
+def ended(workers: Sequence[Worker]) -> Sequence[Worker]:
+    """The same, when each has ended; none is left behind, even if one does not end."""
     try:
-        return [process.communicate(timeout=240) for process in processes]
+        for worker in workers:
+            worker.process.wait(timeout=900)
+    except subprocess.TimeoutExpired:
+        pytest.fail("a process does not end\n" + "\n".join(map(str, workers)))
     finally:
-        for process in processes:
-            process.kill()
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+    return workers
 
 
 def run(folder: Path, cases: list[str], world: int) -> tuple[list[dict[str, Any]], list[str]]:
     """What each process prints for each case, by rank; and what each warns of."""
-    processes = start(folder, cases, world)
-    said = ended(processes)
-    assert [process.returncode for process in processes] == [0] * world, said
-    found = [{one["case"]: one for one in map(json.loads, out.splitlines())} for out, _ in said]
-    return found, [err for _, err in said]
+    workers = ended([Worker(folder, cases, world, rank) for rank in range(world)])
+    assert all(worker.process.returncode == 0 for worker in workers), "\n".join(map(str, workers))
+    return [worker.found for worker in workers], [worker.warned for worker in workers]
 
 
 def of_case(folder: Path, case: str) -> pl.DataFrame:
@@ -137,8 +156,16 @@ def check_spike(folder: Path, cases: list[str], world: int) -> None:
         assert (SPIKE, "loss") in {(one["step"], one["of"]) for one in stored.facts["spikes"]}
 
 
-def test_two_processes_watch_the_same_steps_after_a_spike_and_rings_hold_whole_parameters(tmp_path: Path) -> None:
-    check_spike(tmp_path, ["ddp-64-spike", "fsdp-64-spike", "tensor-64-spike"], 2)
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_watch_the_same_steps_after_a_spike_and_rings_hold_whole_parameters(
+    world: int, tmp_path: Path
+) -> None:
+    check_spike(tmp_path, ["ddp-64-spike", "fsdp-64-spike", "tensor-64-spike"], world)
+
+
+@pytest.mark.slow
+def test_rings_of_four_processes_hold_whole_parameters_on_meshes_of_one_and_two_axes(tmp_path: Path) -> None:
+    check_spike(tmp_path, ["hybrid-64-spike", "both-64-spike", "zero-64-spike"], 4)
 
 
 def check(folder: Path, cases: list[str], world: int) -> None:
@@ -208,10 +235,12 @@ def test_a_process_that_is_silent_or_raises_holds_the_other_no_longer_than_the_t
     tmp_path: Path,
 ) -> None:
     cases = ["second_is_silent", "second_raises"]
-    (out, warned), (_, raised) = ended(start(tmp_path, cases, 2, ["3", "60"]))
-    assert "planted" in raised
-    assert "the sum over processes failed" in warned
-    assert json.loads(out.splitlines()[0])["case"] == cases[0], "training went on to its end"
+    first, second = ended(
+        [Worker(tmp_path, cases, 2, rank, TIMEOUT=seconds) for rank, seconds in enumerate(("10", "300"))]
+    )
+    assert "planted" in second.warned
+    assert "the sum over processes failed" in first.warned, str(first)
+    assert cases[0] in first.found, "training went on to its end"
     for case in cases:
         weights = of_case(tmp_path, case).filter(metric="weight_norm")
         assert set(range(3)) <= set(weights["step"])
