@@ -40,7 +40,12 @@ import sonde
 HERE = Path(__file__).parent
 PAGES = (HERE.parent / "docs" / "watch.md",)
 BEGIN, END = "<!-- benchmarks/watch.json -->", "<!-- end -->"
-RIVALS = {"torchmortem": "torchmortem", "torch-audit": "torch_audit", "wandb": "wandb"}
+RIVALS = {
+    "torchmortem": "torchmortem",
+    "torch-audit": "torch_audit",
+    "TorchInstruments": "torchinstruments",
+    "wandb": "wandb",
+}
 
 
 class Block(nn.Module):
@@ -173,6 +178,13 @@ def torch_audit(loop: Loop, runs: Path) -> None:
     loop.end = auditor.unpatch
 
 
+def torch_instruments(loop: Loop, runs: Path) -> None:
+    from torchinstruments import inject_observer, remove_observer
+
+    inject_observer(loop.model, output_dir=str(runs / "instruments"))  # a pass every minute
+    loop.end = lambda: remove_observer(loop.model)
+
+
 def wandb(loop: Loop, runs: Path) -> None:
     import wandb as tracker
 
@@ -190,6 +202,7 @@ TOOLS: dict[str, Callable[[Loop, Path], None]] = {
     "sonde, closed": closed,
     "torchmortem": torchmortem,
     "torch-audit, every 50": torch_audit,
+    "TorchInstruments, every minute": torch_instruments,
     "wandb.watch, every step": wandb,
 }
 

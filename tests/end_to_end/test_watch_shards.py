@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import sonde
-from sonde.observe.bands import DENSE
+from sonde.observe.ring import DENSE
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shard_worker import EVERY, LOSS, SPIKE, SPIKE_EVERY, SPIKE_STEPS, STEPS, WATCHED_STEPS, adam, made, train

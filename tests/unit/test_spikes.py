@@ -15,8 +15,8 @@ from torch import nn
 import sonde as package
 from conftest import Sonde
 from sonde.core.seed_statistics import band_limit
-from sonde.observe.bands import DENSE
-from sonde.observe.ring import STEPS
+from sonde.observe.ring import DENSE, STEPS
+from sonde.show.live.store_poller import PageState, StoreFollower
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import spikes
@@ -143,6 +143,21 @@ def test_kind_step_and_module_of_a_planted_spike_are_named(program: str, kind: s
     score = spikes.diagnosed(spikes.Case(program, kind, 200 + list(spikes.KINDS).index(kind)))
     assert score["right"], score
     assert score["module_right"] is not False
+
+
+def test_report_and_live_page_have_what_moved_first_around_the_spike(tmp_path: Path, sonde: Sonde) -> None:
+    case = spikes.Case("mlp", "moment", 206)
+    spikes.Run(case).train(runs=tmp_path / "runs").close()
+    sonde("report", "--no-figures")
+    follower = StoreFollower(tmp_path / "runs")
+    follower.refresh()
+    live = PageState("runs", "title").build(follower.stored(), follower.stamps)["html"]["watched_runs"]
+    for page in ((tmp_path / "report.html").read_text(), live):
+        around = page.partition("Around step ")[2].partition("</details>")[0]
+        _, first, *_ = re.findall(r"<tr.*?</tr>", around, re.S)
+        name, step, *_ = (re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", first, re.S))
+        assert name.startswith(case.modules[0])
+        assert case.at <= int(step) <= case.at + 1
 
 
 def test_attention_logits_are_named_as_the_kind() -> None:

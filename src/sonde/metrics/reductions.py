@@ -26,7 +26,8 @@ _ROWS = 64  # samples or tokens whose directions are compared
 _COLUMNS = 4096  # of a temporary in float64
 _MANY = 1 << 20  # entries whose tails are computed
 _MASSIVE = 100.0  # times the median of absolute values
-_LARGE = 1 << 16  # entries whose squares are not added up in one go in single precision
+_OTHERS = [tuple(range(1, axes)) for axes in range(65)]  # number of axes → all but the first
+FOREACH = 1 << 16  # entries; the squares of more are not added up in one go in single precision
 
 
 def readable(x: Tensor) -> str | None:
@@ -50,19 +51,20 @@ def readable(x: Tensor) -> str | None:
 def norms(x: Tensor) -> Tensor:
     """‖x_n‖ of each sample."""
     x = _by_sample(x)
-    return cast(Tensor, torch.linalg.vector_norm(x, dim=_others(x), dtype=_wide(x)))
+    found: Tensor = torch.linalg.vector_norm(x, dim=_OTHERS[x.dim()], dtype=_wide(x))
+    return found
 
 
 def sums(x: Tensor) -> Tensor:
     """Σ x_n of each sample."""
     x = _by_sample(x)
-    return x.sum(_others(x), dtype=_wide(x))
+    return x.sum(_OTHERS[x.dim()], dtype=_wide(x))
 
 
 def maxima(x: Tensor) -> Tensor:
     """max x_n of each sample."""
     x = _by_sample(x)
-    return x.amax(_others(x))
+    return x.amax(_OTHERS[x.dim()])
 
 
 def sample_norms(h_Nd: Tensor) -> Tensor:
@@ -78,9 +80,9 @@ def tensor_norms(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(0)
     device = tensors[0].device
-    small = [t for t in tensors if t.numel() <= _LARGE]
+    small = [t for t in tensors if t.numel() <= FOREACH]
     quick = iter(torch._foreach_norm(small)) if small else iter(())
-    found = [next(quick) if t.numel() <= _LARGE else _norm_in_parts(t) for t in tensors]
+    found = [next(quick) if t.numel() <= FOREACH else _norm_in_parts(t) for t in tensors]
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in found) else torch.float32
     if all(norm.dtype == dtype and norm.device == device for norm in found):
         return torch.stack(found)
@@ -103,10 +105,6 @@ def exact_dtype(x: Tensor) -> torch.dtype:
 def _by_sample(x: Tensor) -> Tensor:
     """At least two axes, the first of them samples."""
     return x if x.dim() > 1 else x.reshape(-1, 1)
-
-
-def _others(x: Tensor) -> tuple[int, ...]:
-    return tuple(range(1, x.dim()))
 
 
 def _wide(x: Tensor) -> torch.dtype | None:

@@ -3,8 +3,12 @@
 Most steps are not watched.  Of each of them the ring keeps what is cheap at the optimiser's step: the norm of every
 gradient, 64 entries of every parameter, the rates and the loss.  Of a sharded parameter, each process keeps entries of
 its own part.  There is no ring without an optimiser, or of steps with a closure.
+
+The loss and the norm of the whole gradient each have a band, where they usually lie.  A number above its band is a
+spike.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.metrics.reductions import tensor_norms
-from sonde.observe.bands import Bands
+from sonde.core.seed_statistics import band_limit
+from sonde.metrics.reductions import FOREACH, tensor_norms
 from sonde.observe.local_parts import is_sharded, own_part, unreadable_part
 
 STEPS = 64  # that the ring holds
 _ENTRIES = 64  # of a parameter
+DENSE = 16  # steps that are watched after a spike
+
+_FEWEST, _RECENT = 16, 32  # values that make a band: at least, and the last ones
+_RARE = 8  # spikes after which the time between two is not doubled any more
+_AGAIN = 4  # values after which a limit is computed anew
+_WAITING = 16  # values of a device whose copies cannot be asked whether they are done, read at once
 
 
 @dataclass(slots=True)
@@ -71,6 +81,10 @@ class _Entries:
         held = [(name, part) for name, part in parts if part is not None]
         device = held[0][1].device if held else None
         views = [(name, _spread(part)) for name, part in held if part.device == device]
+        alike = {(part.device, part.dtype) for _, part in held} if len(held) == len(parts) and not sharded else set()
+        quick = len(alike) == 1 and {dtype for _, dtype in alike} <= {torch.float32, torch.float64}
+        self._quick = quick and all(part.numel() <= FOREACH for _, part in held)  # norms need one kernel
+        self._all = [name for _, name in self._named]
         self.names = [name for name, _ in views]
         self._views = [view for _, view in views]
         self.sizes = [view.numel() for view in self._views]
@@ -79,11 +93,15 @@ class _Entries:
         """A copy of the entries, one parameter after the other."""
         return torch.cat(self._views) if self._views else None
 
-    def gradients(self, members: list[nn.Parameter]) -> tuple[list[str], list[Tensor]]:
-        """Gradients, or the parts of them that this process counts, and whose they are."""
+    def gradients(self, members: list[nn.Parameter]) -> tuple[list[str], Tensor | None]:
+        """Norms of gradients, or of the parts of them that this process counts, and whose they are."""
+        if self._quick:
+            grads: list[Any] = [members[place].grad for place, _ in self._named]
+            if all(type(grad) is Tensor and grad.layout is torch.strided for grad in grads):
+                return self._all, torch.stack(torch._foreach_norm(grads))
         found = [(name, self._gradient(place, members[place])) for place, name in self._named]
         have = [(name, grad) for name, grad in found if grad is not None]
-        return [name for name, _ in have], [grad for _, grad in have]
+        return [name for name, _ in have], tensor_norms([grad for _, grad in have]) if have else None
 
     def _gradient(self, place: int, parameter: nn.Parameter) -> Tensor | None:
         grad = parameter.grad
@@ -114,6 +132,73 @@ def _spread(part: Tensor) -> Tensor:
     return flat[:: max(1, flat.numel() // _ENTRIES)][:_ENTRIES]
 
 
+class _Band:
+    """Where a number usually lies, by its last values."""
+
+    def __init__(self, factor: float) -> None:
+        self.limit = math.inf
+        self._factor, self._count = factor, 0
+        self._spikes, self._quiet_until = 0, 0
+        self._values: deque[float] = deque(maxlen=_RECENT)
+
+    def is_spike(self, step: int, value: float) -> bool:
+        """Whether the value is above the band and no spike was shortly before; the more there were, the longer."""
+        if not self._leaves(value) or step < self._quiet_until:
+            return False
+        self._spikes += 1
+        self._quiet_until = step + DENSE * 2 ** min(self._spikes, _RARE)
+        return True
+
+    def _leaves(self, value: float) -> bool:
+        """Whether the value is above the band, which it then becomes part of."""
+        known = len(self._values) >= _FEWEST
+        finite = math.isfinite(value)
+        outside = known and (not finite or value > self.limit)
+        if finite:
+            self._values.append(value)
+            self._count += 1
+            if self._count % _AGAIN == 0 and len(self._values) >= _FEWEST:
+                self.limit = band_limit(list(self._values), self._factor)
+        return outside
+
+
+class _Bands:
+    """The band of the loss, and that of the norm of the whole gradient.  Nothing waits for the device."""
+
+    def __init__(self) -> None:
+        self._bands = {"loss": _Band(1.3), "gradient": _Band(4.0)}
+        self._waiting: dict[str, deque[tuple[int, Tensor, Any]]] = {name: deque() for name in self._bands}
+        self._found: list[dict[str, Any]] = []
+
+    def add(self, name: str, step: int, value: Tensor) -> None:
+        """Compare a number of this step; one on a device is sent to the host, and compared when it is there."""
+        if value.is_cpu:
+            self._compare(name, step, value.item())
+            return
+        done = None
+        if value.is_cuda:
+            value = value.to("cpu", non_blocking=True)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        self._waiting[name].append((step, value, done))
+
+    def _compare(self, name: str, step: int, value: float) -> None:
+        band = self._bands[name]
+        limit = band.limit
+        if band.is_spike(step, value):
+            shown = value if math.isfinite(value) else None
+            self._found.append({"step": step, "of": name, "value": shown, "limit": limit})
+
+    def spikes(self) -> list[dict[str, Any]]:
+        """Of the numbers that are here by now, those that left their band since the last call."""
+        for name, waiting in self._waiting.items():
+            while waiting and (waiting[0][2].query() if waiting[0][2] is not None else len(waiting) > _WAITING):
+                step, value, _ = waiting.popleft()
+                self._compare(name, step, value.item())
+        found, self._found = self._found, []
+        return found
+
+
 class Ring:
     """The last steps, and what is known of their usual losses and gradients."""
 
@@ -124,7 +209,7 @@ class Ring:
         self._traces: dict[int, Trace] = {}
         self._losses: list[Tensor] = []
         self._entries: dict[int, _Entries] = {}
-        self._bands = Bands()
+        self._bands = _Bands()
 
     def record(self, index: int, optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
         """An optimiser has stepped: keep the norms of its gradients and a few entries of its parameters."""
@@ -138,8 +223,7 @@ class Ring:
             known = self._entries[index] = _Entries(members, places, names)
         trace = Trace(known.names, _rates(index, groups), known.read(), known.sizes)
         if not isinstance(getattr(optimiser, "grad_scale", None), Tensor):  # else it may still be in the gradients
-            trace.with_gradient, grads = known.gradients(members)
-            trace.gradients = tensor_norms(grads) if grads else None
+            trace.with_gradient, trace.gradients = known.gradients(members)
         self._traces[index] = trace
 
     def record_loss(self, loss: Tensor) -> None:

@@ -21,11 +21,10 @@ from torch import Tensor
 from sonde.observe import warn
 from sonde.observe.data_parallel import CallSums, data_ranks
 from sonde.observe.local_parts import is_initialised, is_sharded
-from sonde.observe.ring_sums import places_of
+from sonde.observe.spike_steps import SpikeSteps, places_of
 from sonde.observe.watched_modules import WatchedModel
 
 if TYPE_CHECKING:
-    from sonde.observe.spike_steps import SpikeSteps
     from sonde.observe.step_record import ModuleCall, RecordedLoss
     from sonde.observe.updates import ParameterNorms
 
@@ -80,7 +79,7 @@ class Shards:
         known: Sequence["ParameterNorms"],
         calls: Sequence["ModuleCall"],
         losses: Sequence["RecordedLoss"],
-        spikes: "SpikeSteps",
+        spikes: SpikeSteps,
         step: int,
     ) -> None:
         """Replace what this process has read by sums over all; drop parameters whose norms cannot be had."""

@@ -33,6 +33,7 @@ BY_ITSELF = 30.0  # times the median: in the step of the spike itself, more than
 WOKE = 10.0  # times the largest gradient of the steps before
 RATE = 2.0  # times the median rate of the steps before
 OF_BATCH = 3.0  # times the usual loss: a batch whose loss comes back
+OF_FIRST = 0.25  # of the first loss: such a batch is higher by this; a single sample that is wrong makes less
 _ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
 LOGITS, LOGITS_GREW = 15.0, 2.5  # the largest attention logit after a spike, and relative to before
 _LOAD_GREW = 1.3  # load of the busiest expert, relative to before
@@ -331,7 +332,7 @@ def _rank(x: _Spike) -> Finding | None:
 
 def _batch(x: _Spike) -> Finding | None:
     """The loss of a batch is high on weights that had moved as usual.  Batches differ: a little higher is no spike."""
-    if x.returns and x.height < (OF_BATCH - 1) * abs(x.usual):
+    if x.returns and x.height < max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0)):
         return None
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
@@ -422,8 +423,8 @@ SPIKES = (
             f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
             "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
             "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once is at "
-            f"least {OF_BATCH:g} times the median. If only losses are known, it is a loss {JUMP:g} times the median of "
-            f"the {JUMP_WINDOW} steps before it, as a note."
+            f"least {OF_BATCH:g} times the median, and exceeds it by {OF_FIRST:g} of the first loss. If only losses "
+            f"are known, it is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",
