@@ -122,6 +122,7 @@ def mixed_by_weights(
     overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
     fresh = 2 * mean_squared_correlation(forward([moments]), shape, axes[0], overlap, _moved(node.kernel, axis_map))
     made = make([x], shape, forward, backward, fresh=fresh, overlap=overlap, axis_map=axis_map)
+    made.node.biases = frozenset()
 
     def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
         part = backward(gradient, [moments])[0]
@@ -171,7 +172,9 @@ def with_bias(x: Signal, bias: Any, axis: int = -1, fan: int | None = None) -> S
     mean, products = weight_moments(bias, fan)
     for _ in tail:
         products = np.stack([products, products], -1)
-    return add_constant(x, bias.reshape([-1, *tail]), tuple(x.shape), Moments(mean, products))
+    made = add_constant(x, bias.reshape([-1, *tail]), tuple(x.shape), Moments(mean, products))
+    made.node.biases |= {id(bias)}
+    return made
 
 
 def matmul(a: Any, b: Any) -> Any:
@@ -208,7 +211,32 @@ def convolution(function: Any) -> Handler:
         options = (per_axis(one, len(kernel)) for one in (stride, padding, dilation))
         taps = [_taps(*one) for one in zip(before, places, kernel, *options, strict=True)]
         fan = weight[0].numel()
-        return with_bias(_convolved(x, weight, tuple(result.shape), taps, groups), bias, 1, fan)
+        channels = x.shape[1] // groups, weight.shape[0] // groups
+        return with_bias(_convolved(x, weight, tuple(result.shape), taps, channels), bias, 1, fan)
+
+    return handler
+
+
+def transposed_convolution(function: Any) -> Handler:
+    """The rule of a transposed convolution: taps and channels of the convolution that it is the transpose of."""
+
+    def handler(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Signal:
+        result = result_of(function, (x, weight, None, stride, padding, output_padding, groups, dilation), {})
+        kernel, places, before = weight.shape[2:], result.shape[2:], x.shape[2:]
+        options = (per_axis(one, len(kernel)) for one in (stride, padding, dilation))
+        taps = [_taps(*one)[::-1] for one in zip(places, before, kernel, *options, strict=True)]
+        channels = weight.shape[0] // groups, weight.shape[1]
+        made = _convolved(x, weight, tuple(result.shape), taps, channels)
+        return with_bias(made, bias, 1, weight.shape[1] * math.prod(kernel))
 
     return handler
 
@@ -247,27 +275,27 @@ def _in_common(taps: Products) -> Products:
 
 
 def _convolved(
-    x: Signal, weight: Tensor, shape: Shape, taps: Sequence[tuple[Products, Products]], groups: int
+    x: Signal, weight: Tensor, shape: Shape, taps: Sequence[Sequence[Products]], channels: tuple[int, int]
 ) -> Signal:
+    """A signal after a convolution; `channels` are those that one output reads and that one input feeds."""
     mean, square = _weight_statistics(weight)
     other = mean**2
 
-    def mixed(products: Products, channels: float, way: int) -> Products:
+    def mixed(products: Products, way: int) -> Products:
         """Along the channel axis: contributions of the same channel, and of the others through the mean weight."""
-        fan = channels * functools.reduce(np.multiply.outer, [tap[way] for tap in taps])
+        fan = channels[way] * functools.reduce(np.multiply.outer, [tap[way] for tap in taps])
         own = float(fan.flat[0])
         same, rest = products.take(0, 1), products.take(1, 1)
         crossed = fan * (same + max(own - 1, 0.0) * rest)
         return np.stack([(square - other) * fan * same + other * crossed, other * crossed], 1)
 
-    before, after = x.shape[1] / groups, weight.shape[0] / groups
-    fans = [c * math.prod(float(tap[way][0]) for tap in taps) for way, c in enumerate((before, after))]
+    fans = [c * math.prod(float(tap[way][0]) for tap in taps) for way, c in enumerate(channels)]
 
     def forward(inputs: list[Moments]) -> Moments:
-        return Moments(fans[0] * mean * inputs[0].mean, mixed(inputs[0].products, before, 0))
+        return Moments(fans[0] * mean * inputs[0].mean, mixed(inputs[0].products, 0))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
-        return [mixed(gradient, after, 1)]
+        return [mixed(gradient, 1)]
 
     if x.node.undefined is not None:
         return make([x], shape, forward, backward)

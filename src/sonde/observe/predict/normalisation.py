@@ -11,6 +11,7 @@ from torch.nn import functional
 from sonde.observe.predict.elementwise import Handler, scalar_value
 from sonde.observe.predict.positions import AxisMap
 from sonde.observe.predict.products import Products, Shape, average, centred
+from sonde.observe.predict.shapes import cat
 from sonde.observe.predict.signal import Moments, Node, Signal, make, unknown_result
 
 
@@ -47,6 +48,17 @@ def _normalised(
         axis_map=kept_axis,
         is_normalised=True,
     )
+    return made
+
+
+def _by_channel(x: Signal, axes: Sequence[int], eps: float) -> Signal:
+    """Normalisation of each channel; channels of a concatenation have the statistics of the part that they are of."""
+    if x.node.joined is None or x.node.joined[0] != 1 or x.node.undefined is not None:
+        return _normalised(x, axes, eps, True)
+    parts = [_by_channel(part, axes, eps) for part in x.node.joined[1]]
+    made = cat(parts, 1)
+    variance = float(centred(x.node.moments.products, tuple(x.shape), axes).flat[0]) + eps
+    made.node.operand, made.node.local = x.node, lambda gradient: gradient / variance
     return made
 
 
@@ -125,7 +137,7 @@ def batch_norm(
         raise ValueError(f"{x.shape[1]} channels, where statistics have {known.numel()}")
     if training or mean is None:
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        return _affine(_normalised(x, axes, eps, True), weight, bias, 1)
+        return _affine(_by_channel(x, axes, eps), weight, bias, 1)
     scale = torch.rsqrt(var + eps)
     return _affine(_affine(x, scale, -mean * scale, 1), weight, bias, 1)
 
@@ -138,7 +150,7 @@ def group_norm(x: Signal, groups: int, weight: Any = None, bias: Any = None, eps
 
 def instance_norm(x: Signal, *_: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **__: Any) -> Signal:
     """InstanceNorm over places."""
-    return _affine(_normalised(x, range(2, x.dim()), eps, True), weight, bias, 1)
+    return _affine(_by_channel(x, range(2, x.dim()), eps), weight, bias, 1)
 
 
 def normalize(x: Signal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any) -> Any:
