@@ -207,8 +207,12 @@ def convolution(function: Any) -> Handler:
         x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
     ) -> Signal:
         result = result_of(function, (x, weight, None, stride, padding, dilation, groups), {})
-        kernel, places, before = weight.shape[2:], result.shape[2:], x.shape[2:]
-        options = (per_axis(one, len(kernel)) for one in (stride, padding, dilation))
+        kernel, places = weight.shape[2:], result.shape[2:]
+        options = [per_axis(one, len(kernel)) for one in (stride, padding, dilation)]
+        if x.node.padded is not None and x.node.padded[0].shape[:2] == x.shape[:2]:  # zeros count as padding here
+            x, front = x.node.padded
+            options[1] = tuple(own + zeros for own, zeros in zip(options[1], front[2:], strict=True))
+        before = x.shape[2:]
         taps = [_taps(*one) for one in zip(before, places, kernel, *options, strict=True)]
         fan = weight[0].numel()
         channels = x.shape[1] // groups, weight.shape[0] // groups

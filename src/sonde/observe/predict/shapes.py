@@ -274,7 +274,10 @@ def pad(x: Signal, pad: Any, mode: str = "constant", value: float | None = None)
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [gradient]
 
-    return make([x], after, forward, backward)
+    made = make([x], after, forward, backward)
+    front = list(pad)[::2]
+    made.node.padded = x, [0] * (x.dim() - len(front)) + front[::-1]
+    return made
 
 
 def interpolate(x: Signal, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **kwargs: Any) -> Any:

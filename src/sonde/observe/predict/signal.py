@@ -96,6 +96,7 @@ class Node:
     kernel: Kernel | None = None  # of tokens that differ
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a concatenation: operand (`id`) → places
     joined: "tuple[int, list[Signal]] | None" = None  # of a concatenation: the axis and the parts
+    padded: "tuple[Signal, list[int]] | None" = None  # what zeros were put around, and how many before it on each axis
     is_sum: bool = False
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values

@@ -10,6 +10,7 @@ from torch import Tensor
 from sonde.observe.predict.signal import Moments
 
 _LIKELY = 3.0  # standard errors
+_UNIFORM = 1.8  # fourth moment of a uniform distribution, relative to the squared variance
 _SCALES: dict[int, float] = {}
 
 
@@ -53,8 +54,8 @@ def mean_and_std(weight: Tensor, fan: int | None = None) -> tuple[float, float]:
         mean, variance = 0.0, square
     std = math.sqrt(variance)
     fourth = float((values - mean).pow(4).mean()) / variance**2
-    error = std * math.sqrt(max(fourth - 1, 0.1) / (4 * n))
-    known = [scheme for scheme in _schemes(values, fan) if abs(scheme - std) < _LIKELY * error]
+    error = math.sqrt(max(fourth, _UNIFORM) - 1) / math.sqrt(4 * n)  # relative; few entries hide their fourth moment
+    known = [scheme for scheme in _schemes(values, fan) if abs(scheme - std) < _LIKELY * error * max(scheme, std)]
     return mean, min(known, key=lambda scheme: abs(scheme - std), default=std)
 
 
