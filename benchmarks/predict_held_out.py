@@ -187,7 +187,7 @@ class InvertedResidual(nn.Module):
         h = functional.relu6(self.n1(self.expand(x)))
         h = functional.relu6(self.n2(self.depth(h)))
         h = self.n3(self.project(h))
-        return x + h if self.is_residual else h
+        return x + h if self.is_residual else h  # type: ignore[no-any-return]
 
 
 class GatedConv(nn.Module):

@@ -93,7 +93,9 @@ class Precheck:
             lines.append(line | {heading: values.get((name, metric)) for heading, metric in _COLUMNS.items()})
         schema = {"module": pl.String, "type": pl.String, "shape": pl.String}
         table = pl.DataFrame(lines, schema=schema | dict.fromkeys(_COLUMNS, pl.Float64))
-        for direction in _PREDICTED if self.expected is not None else ():
+        if self.expected is None:
+            return table
+        for direction in _PREDICTED:
             part = self.expected.filter(pl.col("direction") == direction)
             named = {end: f"{direction}_{end}" for end in ("expected", "low", "high", "is_inside")}
             part = part.select("module", *named).rename(named)

@@ -12,7 +12,9 @@ from sonde.observe.predict.elementwise import Handler, scalar_value
 from sonde.observe.predict.positions import AxisMap
 from sonde.observe.predict.products import Products, Shape, average, centred
 from sonde.observe.predict.shapes import cat
-from sonde.observe.predict.signal import Moments, Node, Signal, make, unknown_result
+from sonde.observe.predict.signal import UNEVEN_CHANNELS, Moments, Node, Signal, make, unknown_result
+
+_FEWEST_TERMS = 12  # of a channel whose size is predicted
 
 
 def _normalised(
@@ -54,7 +56,11 @@ def _normalised(
 def _by_channel(x: Signal, axes: Sequence[int], eps: float) -> Signal:
     """Normalisation of each channel; channels of a concatenation have the statistics of the part that they are of."""
     if x.node.joined is None or x.node.joined[0] != 1 or x.node.undefined is not None:
-        return _normalised(x, axes, eps, True)
+        made = _normalised(x, axes, eps, True)
+        if 0 < x.node.fan < _FEWEST_TERMS:
+            made.node.doubt = UNEVEN_CHANNELS
+        x.node.is_scaled_back = x.node.fan > 0
+        return made
     parts = [_by_channel(part, axes, eps) for part in x.node.joined[1]]
     made = cat(parts, 1)
     variance = float(centred(x.node.moments.products, tuple(x.shape), axes).flat[0]) + eps

@@ -67,7 +67,8 @@ def _run(model: nn.Module, x: Any, scales: Mapping[str, float], name: str) -> Pr
     calls: list[Call] = []
     known = dict(model.named_parameters())
     given = _inputs(x, tape)
-    with scaled({id(known[parameter]): factor for parameter, factor in scales.items()}), _recorded(model, tape, calls):
+    factors = {id(known[parameter]): factor for parameter, factor in scales.items()}
+    with scaled(factors, model.buffers()), _recorded(model, tape, calls):
         output = _output(model, given, name)
     found = signals_in(list(output.values()) if isinstance(output, Mapping) else output)
     if not found:
@@ -130,8 +131,8 @@ def _recorded(model: nn.Module, tape: Tape, calls: list[Call]) -> Iterator[None]
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and isinstance(output, Tensor):
                 output = _embedded(output, module.weight, tape)
             found = signals_in(list(output.values()) if isinstance(output, Mapping) else output)
+            count[name] += 1
             if found:
-                count[name] += 1
                 calls.append((name if count[name] == 1 else f"{name}#{count[name]}", module, found[0].node))
             return output
 

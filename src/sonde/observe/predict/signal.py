@@ -58,6 +58,7 @@ Passes = Callable[[list[Moments]], Sequence[float]]
 
 _STEP = 1e-4
 SHARED_BIAS = "a gate is multiplied with a state that has the same biases"
+UNEVEN_CHANNELS = "each channel is divided by its own size, and sizes differ much, as after depthwise convolutions"
 _TURNED = "queries and keys are turned with their place, and tokens differ"
 
 
@@ -118,6 +119,8 @@ class Node:
     doubt_at: str = ""  # the reason behind `gradient_doubt`
     passes: Passes | None = None  # by which factor the gradient goes back to each operand, on average over entries
     gradient_sources: dict[int, float] = field(default_factory=dict)  # node (`order`) → mean share of its gradient
+    fan: float = 0.0  # of a result of random weights: how many terms each entry has
+    is_scaled_back: bool = False  # each feature was divided by its own size
     biases: frozenset[Any] = frozenset()  # what is added to each feature, the same for all samples and steps
     gradient_radial: float = 1.0  # mean square of the gradient along the features, relative to another direction
 
@@ -267,15 +270,15 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
         sources: dict[int, float] = {}
         if node.passes is not None and parent.shape == node.shape:
             share = node.passes(inputs)[place]
-            sources = {source: share * known for source, known in node.gradient_sources.items()} | {node.order: share}
+            sources = {order: share * known for order, known in node.gradient_sources.items()} | {node.order: share}
         if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
             part = with_averages(part, *kernel)
         _accumulate_kernel(parent, part, kernel)
         if doubt > parent.gradient_doubt:
             parent.doubt_at = why
         _accumulate(parent, part + _in_common(tape, parent, sources), spread, overlap, radial[place], doubt)
-        for source, share in sources.items():
-            parent.gradient_sources[source] = parent.gradient_sources.get(source, 0.0) + share
+        for order, share in sources.items():
+            parent.gradient_sources[order] = parent.gradient_sources.get(order, 0.0) + share
 
 
 def _kernel_back(node: Node, gradient: Products, parent: Node, part: Products) -> Kernel | None:
