@@ -418,8 +418,8 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
         bands = ["–" if one[key] is None else f"{100 * one[key]:.0f} %" for key in ("band", "gradient_band")]
         lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(bands)} |")
     lines += ["", *summary(scores)]
-    heads = ("network", "scale", "promised", "signal before", "after", "gradient before", "after")
-    lines += ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    columns = ("network", "scale", "promised", "signal before", "after", "gradient before", "after")
+    lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for name, one in scores.items():
         if remedy := one.get("remedy"):
             keys = ("promised", "signal before", "signal after", "gradient before", "gradient after")
