@@ -413,8 +413,8 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
     for name, one in scores.items():
         if name in starts:
             lines += ["", f"| {' | '.join((starts[name], *heads[1:]))} |", f"|{'---|' * len(heads)}"]
-        keys = ("forward", "forward_worst", "backward", "backward_worst")
-        cells = ["undefined" if one[key] is None else f"{100 * one[key]:.1f} %" for key in keys]
+        sizes = ("forward", "forward_worst", "backward", "backward_worst")
+        cells = ["undefined" if one[key] is None else f"{100 * one[key]:.1f} %" for key in sizes]
         bands = ["–" if one[key] is None else f"{100 * one[key]:.0f} %" for key in ("band", "gradient_band")]
         lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(bands)} |")
     lines += ["", *summary(scores)]
