@@ -268,7 +268,12 @@ NETWORKS: dict[str, tuple[Make, Batch]] = {
 }
 
 
-EVERY: dict[str, tuple[Make, Batch]] = {**NETWORKS, **predict_held_out.NETWORKS}
+SETS: dict[str, dict[str, tuple[Make, Batch]]] = {
+    "network": NETWORKS,
+    "network, held out": {**predict_held_out.NETWORKS},
+    "network, second held-out set": {**predict_held_out.SECOND},
+}
+EVERY = {name: network for networks in SETS.values() for name, network in networks.items()}
 
 
 @dataclass
@@ -277,14 +282,15 @@ class Score:
 
     modules: int
     undefined: int
-    forward: float
-    forward_worst: float
-    forward_at: str
-    backward: float
-    backward_worst: float
-    backward_at: str
-    band: float
-    gradient_band: float
+    gradients: int  # modules whose gradient is defined
+    forward: float | None
+    forward_worst: float | None
+    forward_at: str | None
+    backward: float | None
+    backward_worst: float | None
+    backward_at: str | None
+    band: float | None
+    gradient_band: float | None
     seconds: float
     remedy: dict[str, Any] | None = None  # where signal or gradient leaves 1e-3 to 1e3
 
@@ -382,20 +388,14 @@ def proved(make: Make, batch: Batch) -> dict[str, Any] | None:
 
 
 def _scored(found: Prediction, errors: Any, inside: Any, seconds: float) -> Score:
-    forward, backward = errors["signal"], errors["gradient"]
-    return Score(
-        modules=len(found.modules),
-        undefined=len(found.undefined),
-        forward=statistics.median(forward.values()),
-        forward_worst=max(forward.values()),
-        forward_at=max(forward, key=forward.__getitem__),
-        backward=statistics.median(backward.values()),
-        backward_worst=max(backward.values()),
-        backward_at=max(backward, key=backward.__getitem__),
-        band=statistics.fmean(inside["signal"]),
-        gradient_band=statistics.fmean(inside["gradient"]),
-        seconds=seconds,
-    )
+    known: dict[str, Any] = {"modules": len(found.modules), "undefined": len(found.undefined), "seconds": seconds}
+    for direction, name, band in (("signal", "forward", "band"), ("gradient", "backward", "gradient_band")):
+        of = errors[direction]
+        worst = max(of, key=of.__getitem__, default=None)
+        known |= {name: statistics.median(of.values()) if of else None, f"{name}_at": worst}
+        known |= {f"{name}_worst": None if worst is None else of[worst]}
+        known[band] = statistics.fmean(inside[direction]) if of else None
+    return Score(**known, gradients=len(errors["gradient"]))
 
 
 def table(scores: dict[str, dict[str, Any]]) -> str:
@@ -409,21 +409,43 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
         "draws in the band",
     )
     lines = []
-    for place, (name, one) in enumerate(scores.items()):
-        if place == 0 or name == next(iter(predict_held_out.NETWORKS)):
-            first = "network" if place == 0 else "network, held out"
-            lines += ["", f"| {' | '.join((first, *heads[1:]))} |", f"|{'---|' * len(heads)}"]
-        cells = [f"{100 * one[key]:.1f} %" for key in ("forward", "forward_worst", "backward", "backward_worst")]
-        lines.append(
-            f"| {name} | {' | '.join(cells)} | {100 * one['band']:.0f} %, {100 * one['gradient_band']:.0f} % |"
-        )
-    heads = ("network", "scale", "promised", "signal before", "after", "gradient before", "after")
-    lines += ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    starts = {next(iter(networks)): heading for heading, networks in SETS.items()}
+    for name, one in scores.items():
+        if name in starts:
+            lines += ["", f"| {' | '.join((starts[name], *heads[1:]))} |", f"|{'---|' * len(heads)}"]
+        sizes = ("forward", "forward_worst", "backward", "backward_worst")
+        cells = ["undefined" if one[key] is None else f"{100 * one[key]:.1f} %" for key in sizes]
+        bands = ["–" if one[key] is None else f"{100 * one[key]:.0f} %" for key in ("band", "gradient_band")]
+        lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(bands)} |")
+    lines += ["", *summary(scores)]
+    columns = ("network", "scale", "promised", "signal before", "after", "gradient before", "after")
+    lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for name, one in scores.items():
         if remedy := one.get("remedy"):
             keys = ("promised", "signal before", "signal after", "gradient before", "gradient after")
             lines.append(f"| {name} | {remedy['scale']} | {' | '.join(f'×{remedy[key]:.3g}' for key in keys)} |")
     return "\n".join(lines[1:])
+
+
+def summary(scores: dict[str, dict[str, Any]]) -> list[str]:
+    """For each set: how many networks are within the bars, and the share of draws in the band over all of them."""
+    lines = ["| set | within all bars | outside | draws in the band |", "|---|---|---|---|"]
+    for heading, networks in SETS.items():
+        known = {name: scores[name] for name in networks if name in scores}
+        outside = [
+            name
+            for name, one in known.items()
+            if (one["forward"] or 0) > 0.02
+            or (one["backward"] or 0) > 0.05
+            or max(one["forward_worst"] or 0, one["backward_worst"] or 0) > 0.1
+        ]
+        shares = [
+            f"{100 * statistics.fmean(one[key] for one in known.values() if one[key] is not None):.0f} %"
+            for key in ("band", "gradient_band")
+        ]
+        named = ", ".join(outside) or "none"
+        lines.append(f"| {heading} | {len(known) - len(outside)} of {len(known)} | {named} | {', '.join(shares)} |")
+    return lines
 
 
 def write_page(scores: dict[str, dict[str, Any]]) -> None:

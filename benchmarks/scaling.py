@@ -52,6 +52,8 @@ CASES: dict[str, tuple[str, dict[str, Case]]] = {
     "correct": ("correct parametrisation", CORRECT),
     "held-out faults": ("planted fault, held out", scaling_held_out.FAULTS),
     "held-out correct": ("correct parametrisation, held out", scaling_held_out.CORRECT),
+    "second faults": ("planted fault, second held-out set", scaling_held_out.SECOND_FAULTS),
+    "second correct": ("correct parametrisation, second held-out set", scaling_held_out.SECOND_CORRECT),
 }
 
 
@@ -160,7 +162,7 @@ def main() -> None:
             "named alone": sum(one["only"] for one in results[f"{start}faults"].values()),
             "false verdicts": sum(bool(one["deviating"]) for one in results[f"{start}correct"].values()),
         }
-        for start in ("", "held-out ")
+        for start in ("", "held-out ", "second ")
     }
     every = [one["seconds"] for kind in CASES for one in results[kind].values()]
     results["summary"]["slowest case, seconds"] = max(every, default=0.0)

@@ -59,14 +59,14 @@ MUTANTS = (
     ),
     Mutant(
         "the effect of a step is not relative to the error",
-        "observe/scaling.py",
+        "observe/scaling_probe.py",
         "scale = torch.ones(()) if error is None else",
         "scale = torch.ones(()) if True else",
         "unit/test_scaling.py -k definitions",
     ),
     Mutant(
         "a drift of all groups is taken for a fault",
-        "analysis/scaling.py",
+        "analysis/scaling_verdicts.py",
         "return middle if abs(middle) <= _MOST_DRIFT else 0.0",
         "return 0.0",
         "unit/test_scaling.py -k drift",

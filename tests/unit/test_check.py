@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
@@ -38,6 +40,28 @@ def test_signal_and_gradient_are_those_of_a_plain_pass_in_float64() -> None:
         assert line["gradient"] == pytest.approx(float(tensor.grad.square().mean().sqrt()), rel=1e-12)
     assert found.loss_value == pytest.approx(loss.item(), rel=1e-6)
     assert found.remarks == []
+
+
+def test_the_predicted_range_stands_beside_each_number_and_marks_what_lies_outside() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.Tanh())])
+    x, y = torch.randn(128, 64, generator=torch.Generator().manual_seed(1)), torch.randint(64, (128,))
+    found = library.check(model, x, y)
+    line = found.table.row(2, named=True)
+    assert line["signal_low"] <= line["signal_expected"] <= line["signal_high"]
+    assert line["signal_is_inside"] is True
+    assert line["gradient"] == pytest.approx(line["gradient_expected"], rel=0.5)
+    assert "✗" not in found.shown()[3][4]
+    assert found.expected is not None
+    outside = replace(found, expected=found.expected.with_columns(is_inside=pl.lit(False)))
+    assert "✗" in outside.shown()[3][4]
+    unknown = library.check(nn.Sequential(nn.Linear(64, 4), Sorted()), x)
+    assert unknown.table["signal_low"].to_list()[1:] == [None, None]
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sort(x).values
 
 
 def test_nothing_is_changed() -> None:

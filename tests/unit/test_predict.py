@@ -97,15 +97,20 @@ def test_moments_follow_means_centring_products_and_reshapes_of_actual_tensors()
 @pytest.mark.parametrize("variance", [0.1, 1.0, 3.0])
 def test_the_share_of_a_softmax_is_exact(variance: float) -> None:
     scores = math.sqrt(variance) * torch.randn(20000, 12, generator=torch.manual_seed(1), dtype=torch.double)
-    measured = [float(torch.softmax(scores[:, :n], -1).square().sum(-1).mean()) for n in (1, 3, 12)]
-    np.testing.assert_allclose(participation(variance, np.array([1.0, 3.0, 12.0])), measured, rtol=0.02)
+    share, passed = participation(variance, np.array([1.0, 3.0, 12.0]))
+    gradient = torch.randn(20000, 12, generator=torch.manual_seed(2), dtype=torch.double)
+    for place, n in enumerate((1, 3, 12)):
+        weights = torch.softmax(scores[:, :n], -1)
+        at_scores = weights * (gradient[:, :n] - (weights * gradient[:, :n]).sum(-1, keepdim=True))
+        assert share[place] == pytest.approx(float(weights.square().sum(-1).mean()), rel=0.02)
+        assert passed[place] == pytest.approx(float(at_scores.square().sum(-1).mean()), rel=0.05, abs=1e-9)
 
 
 def test_rows_of_a_causal_softmax_weigh_values_as_drawn_ones_do() -> None:
     rng = torch.manual_seed(0)
     tokens, deviation = 6, 0.7
     mask = torch.ones(tokens, tokens).tril()
-    shares = participation(deviation**2, np.arange(1.0, tokens + 1))
+    shares = participation(deviation**2, np.arange(1.0, tokens + 1))[0]
     mix = torch.randn(tokens, tokens, generator=rng, dtype=torch.double)
     kernel = (mix @ mix.T).numpy()
     scores = deviation * torch.randn(40000, tokens, tokens, generator=rng, dtype=torch.double)
@@ -350,6 +355,113 @@ def test_an_operation_without_moments_is_undefined_from_there_on_and_named() -> 
     assert list(found.undefined) == ["1", "2", "(model)"]
     assert "sort" in found.undefined["2"]
     assert "sort" in str(found)
+
+
+class Gate(nn.Module):
+    """g ∘ a + (1 − g) ∘ x, where a and x have a mean: their products with one gradient are dependent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.gate = nn.Linear(96, 96), nn.Linear(96, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.gate(x))
+        return gate * torch.relu(self.inner(x)) + (1 - gate) * torch.relu(x)
+
+
+class Joined(nn.Module):
+    """BatchNorm of a concatenation whose parts differ in size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(16), nn.Conv2d(16, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.norm(torch.cat([3 * x, self.first(x)], 1))))
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose weight has mean 0 in every row, as in networks without norms."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return functional.conv2d(torch.relu(x), weight, padding=1)
+
+
+class Dilated(nn.Module):
+    """A causal convolution: zeros are put before its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(32, 32, 2, dilation=8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(functional.pad(x, (8, 0)))
+
+
+PARTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+    "gate": (lambda: nn.Sequential(Gate(), Gate()), (64, 96), "1.gate"),
+    "joined": (lambda: Joined(), (16, 8, 12, 12), "first"),
+    "standardised": (lambda: nn.Sequential(Standardised(32, 32, 3), Standardised(32, 32, 3)), (8, 32, 12, 12), "1"),
+    "dilated": (lambda: nn.Sequential(Dilated(), Dilated()), (16, 32, 20), "1.conv"),
+    "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(32, 24, 4, 2, 1), nn.PReLU()), (8, 32, 6, 6), "0"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_that_were_found_wrong_on_held_out_networks_are_right(name: str) -> None:
+    make, shape, module = PARTS[name]
+    found, (signal, gradient) = predict(make(), shape, remedy=False)[module], measured(make, shape, 12)[module]
+    assert found.signal is not None
+    assert found.gradient is not None
+    assert found.signal.expected == pytest.approx(signal, rel=0.06)
+    assert found.gradient.expected == pytest.approx(gradient, rel=0.06)
+
+
+def test_a_gate_with_the_biases_of_its_state_has_no_gradient_and_the_reason_is_told() -> None:
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(16, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x.new_zeros(x.shape[0], 32)
+            for step in range(x.shape[1]):
+                gate, value = self.inner(x[:, step]).chunk(2, -1)
+                h = torch.sigmoid(gate) * h + torch.tanh(value) * torch.sigmoid(gate)
+            return h
+
+    found = predict(Cell(), (8, 6, 16), remedy=False)
+    assert found["inner"].gradient is None
+    assert any("same biases" in note for note in found.notes)
+
+
+def test_a_graph_is_undefined_and_a_rotation_is_not() -> None:
+    class Fixed(nn.Module):
+        def __init__(self, matrix: Tensor) -> None:
+            super().__init__()
+            self.register_buffer("matrix", matrix)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.matrix @ x
+
+    rotation = torch.linalg.qr(torch.randn(12, 12, generator=torch.manual_seed(0)))[0]
+    found = predict(nn.Sequential(nn.Linear(8, 8), Fixed(rotation)), (4, 12, 8))
+    assert found["1"].signal is not None
+    assert found["0"].signal is not None
+    assert found["1"].signal.expected == pytest.approx(found["0"].signal.expected, rel=0.05)
+    graph = torch.eye(12)
+    graph[0] = 1
+    assert "fixed matrix" in predict(nn.Sequential(nn.Linear(8, 8), Fixed(graph)), (4, 12, 8)).undefined["1"]
+
+
+def test_code_that_needs_values_is_refused_in_one_line() -> None:
+    class Needs(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise TypeError("needs values")
+
+    with pytest.raises(SondeError, match="does not run without values"):
+        predict(Needs(), (4, 4))
 
 
 def test_a_registered_operation_is_predicted() -> None:

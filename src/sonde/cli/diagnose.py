@@ -116,8 +116,8 @@ def check_command(
 def _show(
     found: "Precheck | Prediction", known: dict[str, Any], json: bool, out: Path | None, example: str, *, texts: int
 ) -> None:
-    """Save the picture and print the table, whose first columns are `texts`; with `json` print what is `known`."""
-    from sonde.cli.terminal import print_json, print_table, print_text
+    """Save the picture and print the table, whose first `texts` columns are text; with `json` print what is `known`."""
+    from sonde.cli.terminal import fits, print_json, print_table, print_text
 
     if out is not None:
         save_picture(out, example, found.figure)
@@ -125,6 +125,9 @@ def _show(
         print_json(known)
         return
     heading, *lines = found.shown()
+    while texts > 1 and not fits(heading, lines):  # the name of a module tells more than its shape and type
+        texts -= 1
+        heading, *lines = ([*line[:texts], *line[texts + 1 :]] for line in (heading, *lines))
     spaces = [" " * heading[:place].count(name) for place, name in enumerate(heading)]  # headings are keys
     columns = {name + spaces[place]: "left" if place < texts else "right" for place, name in enumerate(heading)}
     print_table(found.title, columns, lines)

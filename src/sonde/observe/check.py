@@ -17,7 +17,7 @@ from sonde.core.formatting import listed
 from sonde.observe.experiments import run_experiments
 from sonde.observe.experiments.copies import OutputLoss, cast_tensors, copied, generators_kept, reset, run_model
 from sonde.observe.facts import first_float
-from sonde.observe.precheck import Band, Precheck
+from sonde.observe.precheck import MODEL, Band, Precheck
 from sonde.observe.predict import predict
 from sonde.observe.predict.prediction import Level
 from sonde.observe.recorder import Recorder
@@ -50,6 +50,7 @@ def check(
         kept, many = _kept(model) if inits > 1 else 0, sum(1 for _ in model.parameters())
         is_banded = inits > 1 and kept < many
         fresh = list(_fresh(model, x, y, loss, layers, inits, precision)) if is_banded else []
+    expected, words_of_prediction = _prediction(model, x, seen.rows())
     return Precheck(
         model=type(uncompiled(unwrapped(model))).__name__,
         rows=seen.rows(),
@@ -58,36 +59,44 @@ def check(
         notes=[*([note] if note else []), *_about_band(kept, many)],
         band=Band.over(fresh) if fresh else None,
         findings=_findings(model, x, y, loss, seen),
-        predicted=_beside_prediction(model, x, seen.rows()),
+        expected=expected,
+        predicted=words_of_prediction,
     )
 
 
-def _beside_prediction(model: nn.Module, x: Any, rows: pl.DataFrame) -> str:
-    """How many modules lie where `sonde.predict` expects nine draws of the weights in ten."""
+def _prediction(model: nn.Module, x: Any, rows: pl.DataFrame) -> tuple[pl.DataFrame | None, str]:
+    """What `sonde.predict` expects beside what was measured, and how many values lie in its range, in words.
+
+    A predicted gradient is relative to the gradient at the model's output, so it is multiplied by the measured one.
+    """
     try:
         found = predict(model, x, remedy=False)
     except Exception as error:  # a model that runs may still not run without values
-        return f"no prediction to compare with: {str(error).splitlines()[0]}"
+        return None, f"no prediction to compare with: {str(error).splitlines()[0]}"
     known = rows.filter(pl.col("defined") & pl.col("metric").is_in(list(_DIRECTIONS.values())))
     values = {
         (module, metric): value for module, metric, value in known.select("module", "metric", "value").iter_rows()
     }
-    inside: list[str] = []
-    outside: list[str] = []
+    lines = []
     for module in found.modules:
         for direction, metric in _DIRECTIONS.items():
             level: Level | None = getattr(module, direction)
             value = values.get((module.name, metric))
-            scale = values.get(("(model)", metric), 0.0) if direction == "gradient" else 1.0
+            scale = values.get((MODEL, metric), 0.0) if direction == "gradient" else 1.0
             if level is None or value is None or not scale > 0:
                 continue
-            is_near = level.low * (1 - _ROUNDING) <= value / scale <= level.high * (1 + _ROUNDING)
-            (inside if is_near else outside).append(f"the {direction} of {module.name}")
-    if not inside and not outside:
-        return ""
-    beyond = f"; outside: {listed(outside, 3)}" if outside else ""
-    many = len(inside) + len(outside)
-    return f"{len(inside)} of {many} sizes lie in the range that `sonde predict` gives for nine draws in ten{beyond}"
+            low, expected, high = (scale * end for end in (level.low, level.expected, level.high))
+            is_inside = low * (1 - _ROUNDING) <= value <= high * (1 + _ROUNDING)
+            lines.append((module.name, direction, expected, low, high, is_inside))
+    if not lines:
+        return None, ""
+    names = ("module", "direction", "expected", "low", "high", "is_inside")
+    frame = pl.DataFrame(lines, schema=names, orient="row")
+    outside = [f"the {direction} of {module}" for module, direction, *_, is_inside in lines if not is_inside]
+    beyond = f"; outside (✗): {listed(outside, 3)}" if outside else ""
+    many = len(lines)
+    share = f"{many - len(outside)} of {many} values lie in the range predicted for nine draws of the weights in ten"
+    return frame, " ".join([f"{share}{beyond}.", *found.notes])
 
 
 def _kept(model: nn.Module) -> int:

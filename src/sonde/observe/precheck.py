@@ -32,6 +32,8 @@ _COLUMNS = {
 }
 """Headings of the table, and the metrics under them."""
 
+_PREDICTED = ("signal", "gradient")
+MODEL = "(model)"
 _PANELS = (("out_rms", BLUE), ("grad_rms", VERMILLION))
 
 
@@ -69,7 +71,8 @@ class Precheck:
     notes: list[str] = field(default_factory=list)
     band: Band | None = None
     findings: Findings = field(default_factory=Findings)
-    predicted: str = ""  # how the sizes compare with those that are expected over draws of the weights
+    expected: pl.DataFrame | None = None  # module, direction, expected, low, high, is_inside: by `sonde.predict`
+    predicted: str = ""  # how many values lie in the predicted range
 
     @property
     def modules(self) -> list[str]:
@@ -89,7 +92,15 @@ class Precheck:
             line = {"module": name, "type": fact.get("type"), "shape": "×".join(map(str, fact.get("shape", [])))}
             lines.append(line | {heading: values.get((name, metric)) for heading, metric in _COLUMNS.items()})
         schema = {"module": pl.String, "type": pl.String, "shape": pl.String}
-        return pl.DataFrame(lines, schema=schema | dict.fromkeys(_COLUMNS, pl.Float64))
+        table = pl.DataFrame(lines, schema=schema | dict.fromkeys(_COLUMNS, pl.Float64))
+        if self.expected is None:
+            return table
+        for direction in _PREDICTED:
+            part = self.expected.filter(pl.col("direction") == direction)
+            named = {end: f"{direction}_{end}" for end in ("expected", "low", "high", "is_inside")}
+            part = part.select("module", *named).rename(named)
+            table = table.join(part, on="module", how="left", maintain_order="left")
+        return table
 
     @property
     def loss_value(self) -> float | None:
@@ -146,9 +157,15 @@ class Precheck:
         """Headings and lines of the table as text, without empty columns."""
         table = self.table
         kept = [heading for heading in _COLUMNS if table[heading].is_not_null().any()]
-        lines = [["module", "type", "shape", *kept]]
+        beside = {heading for heading in kept if f"{heading}_low" in table.columns}
+        headings = [name for heading in kept for name in (heading, "predicted")[: 1 + (heading in beside)]]
+        lines = [["module", "type", "shape", *headings]]
         for line in table.iter_rows(named=True):
-            cells = [self._cell(line["module"], heading, line[heading]) for heading in kept]
+            cells = []
+            for heading in kept:
+                cells.append(self._cell(line["module"], heading, line[heading]))
+                if heading in beside:
+                    cells.append(_range(*(line[f"{heading}_{end}"] for end in ("low", "high", "is_inside"))))
             lines.append([line["module"], line["type"] or "", line["shape"], *cells])
         return lines
 
@@ -160,6 +177,13 @@ class Precheck:
         band = None if self.band is None else self.band.of(module, _COLUMNS[heading])
         text = number(value, 3)
         return text if band is None else f"{text} ({number(band[0])}–{number(band[1])})"
+
+
+def _range(low: float | None, high: float | None, is_inside: bool | None) -> str:
+    """The predicted range, with a mark where the measured value lies outside."""
+    if low is None or high is None:
+        return "–"
+    return f"{number(low, 3)}–{number(high, 3)}{'' if is_inside else ' ✗'}"
 
 
 def _text(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -243,7 +267,7 @@ def _without_gradient(precheck: Precheck) -> list[str]:
 
 def _leaf_modules(precheck: Precheck) -> list[str]:
     """Modules in order of execution, without containers of others."""
-    names = [name for name in precheck.modules if name != "(model)"]
+    names = [name for name in precheck.modules if name != MODEL]
     return [name for name in names if not any(other.startswith(f"{name}.") for other in names)] or precheck.modules
 
 

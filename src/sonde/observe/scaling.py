@@ -7,30 +7,27 @@ Every size and seed is a watched run of its own.  It has three metrics that othe
 import hashlib
 import inspect
 import io
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
-from sonde.analysis.scaling import PROMISES, STEPS, Measured, Scaling, study_of
+from sonde.analysis.scaling import study_of
+from sonde.analysis.scaling_result import PROMISES, STEPS, Measured, Scaling
 from sonde.core import html_parts
 from sonde.core.errors import SondeError
 from sonde.core.formatting import listed
-from sonde.metrics.rows import WATCHED
 from sonde.observe.check import default_loss, output_tensor
 from sonde.observe.experiments.copies import generators_kept, run_model
 from sonde.observe.experiments.losses import own_loss
-from sonde.observe.facts import first_float
+from sonde.observe.scaling_probe import Logits, Probe
 from sonde.observe.watch import Watch, watch
 from sonde.show.figures.scaling import scaling_figure
 from sonde.store.files import Place, place
@@ -38,8 +35,6 @@ from sonde.store.listing import stamps_of
 from sonde.store.load import load
 
 _RATE_STEPS = 30  # after which rates are compared
-_SAMPLES = 8  # whose attention logits are read
-_MASKED = -1e4  # a logit below this is a mask
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 Over = Mapping[str, Sequence[int]]
@@ -273,7 +268,7 @@ def _groups(small: _Trial, large: _Trial) -> dict[str, dict[str, Any]]:
     with torch.no_grad():  # a weight that starts at zero would hide others
         for parameter in small.model.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
-    whole, cut = _with_gradient(small, nullcontext()), _with_gradient(small, _Logits(lambda logits: None, cut=True))
+    whole, cut = _with_gradient(small, nullcontext()), _with_gradient(small, Logits(lambda logits: None, cut=True))
     for group in found.values():
         group["in_logits"] = all(name in whole and name not in cut for name in group["members"])
     return found
@@ -347,14 +342,14 @@ def _measure(trial: _Trial, facts: dict[str, Any], runs: str | Place | None) -> 
     facts = {**facts, "optimiser": type(trial.optimiser).__name__}
     with watched:
         watched.add_facts({"scaling": facts})
-        probe = _Probe(trial, facts["groups"], watched.id) if is_whole else None
+        probe = Probe(trial.model, facts["groups"], watched.id) if is_whole else None
         _train(trial, watched, probe, STEPS[-1] if is_whole else _RATE_STEPS)
         if probe is not None:
             watched.add_rows(probe.rows())
     return Measured(watched.facts, watched.rows)
 
 
-def _train(trial: _Trial, watched: Watch, probe: "_Probe | None", steps: int) -> None:
+def _train(trial: _Trial, watched: Watch, probe: "Probe | None", steps: int) -> None:
     """Some steps and one more, whose pass measures them; ends early where the loss is not finite."""
     for step in range(steps + 1):
         probed = probe if step in STEPS else None
@@ -371,129 +366,6 @@ def _train(trial: _Trial, watched: Watch, probe: "_Probe | None", steps: int) ->
         torch.autograd.backward(loss)
         with nullcontext() if probed is None else probed.around_step(step):
             trial.optimiser.step()
-
-
-class _Probe:
-    """What a watch does not measure: inputs of modules, changes of outputs, and effects of parameters."""
-
-    def __init__(self, trial: _Trial, groups: Mapping[str, Any], run: str) -> None:
-        self._trial, self._run = trial, run
-        self._groups = {label: group["members"] for label, group in groups.items()}
-        self._first: dict[str, Tensor] = {}
-        self._values: list[tuple[int, str, str, Tensor]] = []  # step, metric, module, value
-        self._calls: dict[str, int] = {}
-        self._running: list[str] = []
-        self.out: Tensor | None = None  # of the pass under way
-
-    @contextmanager
-    def listening(self, step: int) -> Iterator[None]:
-        """Hooks on all modules, for one pass."""
-        self._calls = {}
-        hooks = []
-        for name, module in self._trial.model.named_modules():
-            hooks.append(module.register_forward_pre_hook(self._before(name or "(model)", step)))
-            hooks.append(module.register_forward_hook(self._after(name or "(model)", step), always_call=True))
-        try:
-            with _Logits(lambda logits: self._note_logits(step, logits)):
-                yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _before(self, name: str, step: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any) -> None:
-            number = self._calls[name] = self._calls.get(name, 0) + 1
-            self._running.append(name if number == 1 else f"{name}#{number}")
-            given = first_float(args)
-            is_measured = module._parameters or not module._modules
-            if step == 0 and given is not None and is_measured:
-                self._add(step, "in_rms", self._running[-1], _rms(given))
-
-        return hook
-
-    def _after(self, name: str, step: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            found = first_float(output)
-            if found is not None:
-                self._change(step, self._running[-1], found.detach())
-            self._running.pop()
-
-        return hook
-
-    def _note_logits(self, step: int, logits: Tensor) -> None:
-        """Attention logits count as a module of their own."""
-        within = self._running[-1] if self._running else "(model)"
-        number = self._calls[f"{within} logits"] = self._calls.get(f"{within} logits", 0) + 1
-        name = f"{within} (logits)" if number == 1 else f"{within} (logits)#{number}"
-        self._add(step, "out_rms", name, _rms(logits))
-        self._change(step, name, logits)
-
-    def _change(self, step: int, name: str, value: Tensor) -> None:
-        if step == 0:
-            self._first[name] = value.clone()
-        elif name in self._first and self._first[name].shape == value.shape:
-            self._add(step, "out_change", name, _rms(value - self._first[name]))
-
-    @contextmanager
-    def around_step(self, step: int) -> Iterator[None]:
-        """Measure how far the optimiser's step of each group moves the output along the gradient, to first order.
-
-        The step changes the loss by Σ ∂loss/∂W · ΔW = ⟨∂loss/∂out, Δout⟩; divided by ‖∂loss/∂out‖ it is a distance.
-        """
-        error = self.out.grad if self.out is not None else None
-        scale = torch.ones(()) if error is None else torch.linalg.vector_norm(error.double())
-        known = dict(self._trial.model.named_parameters())
-        before = {name: p.detach().clone() for name, p in known.items()}
-        yield
-        gains = {
-            name: torch.zeros(()) if p.grad is None else (p.grad.double() * (p.detach() - before[name])).abs().sum()
-            for name, p in known.items()
-        }
-        for label, members in self._groups.items():
-            self._add(step, "effect", label, torch.stack([gains[name].cpu() for name in members]).sum() / scale.cpu())
-
-    def _add(self, step: int, metric: str, name: str, value: Tensor) -> None:
-        self._values.append((step, metric, name, value.detach().double().reshape(())))
-
-    def rows(self) -> pl.DataFrame:
-        """Everything measured, as rows of a watched run."""
-        numbers = torch.stack([value for *_, value in self._values]).cpu().tolist()
-        lines = []
-        for (step, metric, name, _), value in zip(self._values, numbers, strict=True):
-            finite = math.isfinite(value)
-            reason = None if finite else "not finite"
-            known = {"run": self._run, "step": step, "metric": metric, "value": value if finite else math.nan}
-            lines.append({**known, "defined": finite, "reason": reason, "samples": 1, "module": name})
-        return pl.DataFrame([{**dict.fromkeys(WATCHED), **line} for line in lines], schema=WATCHED)
-
-
-class _Logits(TorchFunctionMode):
-    """Reads the logits of attention: what a softmax over pairs of tokens is given, and q·k of the fused function."""
-
-    _SOFTMAX = (torch.softmax, functional.softmax, Tensor.softmax)
-
-    def __init__(self, note: Callable[[Tensor], None], *, cut: bool = False) -> None:
-        super().__init__()
-        self._note, self._cut = note, cut  # `cut`: no gradient goes back through them
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in self._SOFTMAX and isinstance(args[0], Tensor) and args[0].dim() >= 3:
-            logits = args[0].detach()
-            self._note(torch.where(logits > _MASKED, logits, 0.0)[:_SAMPLES])
-            args = (logits, *args[1:]) if self._cut else args
-        elif getattr(func, "__name__", "") == "scaled_dot_product_attention":
-            q, k = args[0].detach(), args[1].detach()
-            scale = kwargs.get("scale")
-            if k.shape[:-2] == q.shape[:-2]:
-                logits = q[:_SAMPLES] @ k[:_SAMPLES].transpose(-1, -2)
-                self._note(logits * (q.shape[-1] ** -0.5 if scale is None else scale))
-            args = (q, k, *args[2:]) if self._cut else args
-        return func(*args, **kwargs)
-
-
-def _rms(x: Tensor) -> Tensor:
-    return x.detach().double().square().mean().sqrt()
 
 
 # What is stored already

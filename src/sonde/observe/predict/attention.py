@@ -24,10 +24,10 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
     counts, common = rows.counts, rows.overlap()
 
     def shares(inputs: list[Moments]) -> tuple[Products, float]:
-        """Σ_j E[A_j A'_j] of two rows, by the axes along which they differ; and the mean of Σ A² (1 − Σ A²)."""
+        """Σ_j E[A_j A'_j] of two rows, by the axes along which they differ; and what the rows pass back on average."""
         products = inputs[0].products
         cross = products.take(0, axis) - products.take(1, axis)
-        own = _participation(float(cross.flat[0]), counts)
+        own, passed = _participation(float(cross.flat[0]), counts)
         top = math.expm1(min(float(cross.flat[0]), 30.0))
         likeness = np.expm1(np.clip(cross, -30, 30)) / top if top > 1e-12 else np.zeros_like(cross)
         uniform = np.full(cross.shape, float((1 / counts).mean()))
@@ -36,7 +36,7 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
             index[row_axis] = 1
             uniform[tuple(index)] = common
         found = uniform + float((own - 1 / counts).mean()) * likeness * uniform / uniform.flat[0]
-        return found, float((own * (1 - own) * rows.gradient).mean())
+        return found, float((passed * rows.gradient).mean())
 
     def forward(inputs: list[Moments]) -> Moments:
         share, _ = shares(inputs)
@@ -51,7 +51,7 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
     made = make([x], x.shape, forward, backward)
     if made.node.undefined is None:
         products = x.node.moments.products
-        rows.shares = _participation(float(products.take(0, axis).flat[0] - products.take(1, axis).flat[0]), counts)
+        rows.shares = _participation(float(products.take(0, axis).flat[0] - products.take(1, axis).flat[0]), counts)[0]
     scores = x.node.source
     while len(scores.parents) == 1:  # a mask or a scale
         scores = scores.parents[0].source
@@ -59,10 +59,11 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
     return made
 
 
-def _participation(variance: float, counts: Products) -> Products:
+def _participation(variance: float, counts: Products) -> tuple[Products, Products]:
     """`participation`, once for each number of places."""
     known, index = np.unique(counts, return_inverse=True)
-    return participation(variance, known)[index]
+    share, passed = participation(variance, known)
+    return share[index], passed[index]
 
 
 def _rows(x: Signal, axis: int) -> Rows:

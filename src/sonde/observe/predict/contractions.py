@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sonde.core.errors import SondeError
-from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, scalar_value
+from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
 from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
 from sonde.observe.predict.products import Products, Shape, contracted, labels_for
 from sonde.observe.predict.signal import (
@@ -25,7 +25,9 @@ from sonde.observe.predict.signal import (
     undefined_signal,
     unknown_result,
 )
-from sonde.observe.predict.weights import weight_moments
+from sonde.observe.predict.weights import FIXED, weight_moments
+
+_UNEVEN = 0.1
 
 
 def contraction(equation: str, a: Any, b: Any) -> Signal:
@@ -42,7 +44,9 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
             a.tape, shape, "a product of a tensor with itself has no moments here", [a.node, b.node]
         )
     signals = [x for x in (a, b) if isinstance(x, Signal)]
-    fixed = {place: weight_moments(x) for place, x in enumerate((a, b)) if not isinstance(x, Signal)}
+    is_known = any(id(x) in FIXED for x in (a, b))  # a buffer, such as a graph
+    moments_of = (lambda x: constant_moments(x, x.dim())) if is_known else weight_moments
+    fixed = {place: moments_of(x) for place, x in enumerate((a, b)) if not isinstance(x, Signal)}
 
     def sides(inputs: list[Moments]) -> list[Moments]:
         rest = list(inputs)
@@ -75,12 +79,24 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
         weights.scores.values, weights.scores.rows = b.node, weights.rows
         made = make(signals, shape, forward, backward, rows=weights.rows, kept=kept)
         return made
+    if is_known:
+        if any(_is_uneven(x) for x in (a, b) if not isinstance(x, Signal)):
+            why = "a product with a fixed matrix whose rows differ in size has no moments here"
+            return undefined_signal(signals[0].tape, shape, why, [signals[0].node])
+        return make(signals, shape, forward, backward)
     of_signal = lb if 0 in fixed else la
     new = [axis for axis, label in enumerate(out) if label not in of_signal]
     old = [axis for axis, label in enumerate(of_signal) if label not in out]
     fans = (summed, math.prod(shape[axis] for axis in new))
     kept_axes = lambda axis: out.index(of_signal[axis]) if of_signal[axis] in out else None  # noqa: E731
     return mixed_by_weights(signals[0], shape, forward, backward, (new, old), fans, kept_axes)
+
+
+def _is_uneven(matrix: Tensor) -> bool:
+    """Whether rows or columns of a fixed matrix differ in size, as those of a graph do."""
+    squares = matrix.detach().double().square()
+    sizes = [squares.sum(axis) for axis in range(squares.dim())]
+    return any(float(size.std(correction=0)) > _UNEVEN * float(size.mean()) for size in sizes)
 
 
 def _softmax_behind(node: Node) -> Node | None:
@@ -121,7 +137,15 @@ def mixed_by_weights(
     moments, sizes, node = x.node.moments, tuple(x.shape), x.node
     overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
     fresh = 2 * mean_squared_correlation(forward([moments]), shape, axes[0], overlap, _moved(node.kernel, axis_map))
-    made = make([x], shape, forward, backward, fresh=fresh, overlap=overlap, axis_map=axis_map)
+
+    def through(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
+        """A feature with large weights was divided by them: E w²/σ² has no part of what E σ⁻² gains from them."""
+        lost = 1 + 2 / fans[0] if made.node.is_scaled_back else 1.0
+        return [None if part is None else part / lost for part in backward(gradient, inputs)]
+
+    made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, axis_map=axis_map)
+    made.node.biases = frozenset()
+    made.node.fan = fans[0]
 
     def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
         part = backward(gradient, [moments])[0]
@@ -171,7 +195,9 @@ def with_bias(x: Signal, bias: Any, axis: int = -1, fan: int | None = None) -> S
     mean, products = weight_moments(bias, fan)
     for _ in tail:
         products = np.stack([products, products], -1)
-    return add_constant(x, bias.reshape([-1, *tail]), tuple(x.shape), Moments(mean, products))
+    made = add_constant(x, bias.reshape([-1, *tail]), tuple(x.shape), Moments(mean, products))
+    made.node.biases |= {id(bias)}
+    return made
 
 
 def matmul(a: Any, b: Any) -> Any:
@@ -204,11 +230,40 @@ def convolution(function: Any) -> Handler:
         x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
     ) -> Signal:
         result = result_of(function, (x, weight, None, stride, padding, dilation, groups), {})
-        kernel, places, before = weight.shape[2:], result.shape[2:], x.shape[2:]
-        options = (per_axis(one, len(kernel)) for one in (stride, padding, dilation))
+        kernel, places = weight.shape[2:], result.shape[2:]
+        options = [per_axis(one, len(kernel)) for one in (stride, padding, dilation)]
+        if x.node.padded is not None and x.node.padded[0].shape[:2] == x.shape[:2]:  # zeros count as padding here
+            x, front = x.node.padded
+            options[1] = tuple(own + zeros for own, zeros in zip(options[1], front[2:], strict=True))
+        before = x.shape[2:]
         taps = [_taps(*one) for one in zip(before, places, kernel, *options, strict=True)]
         fan = weight[0].numel()
-        return with_bias(_convolved(x, weight, tuple(result.shape), taps, groups), bias, 1, fan)
+        channels = x.shape[1] // groups, weight.shape[0] // groups
+        return with_bias(_convolved(x, weight, tuple(result.shape), taps, channels), bias, 1, fan)
+
+    return handler
+
+
+def transposed_convolution(function: Any) -> Handler:
+    """The rule of a transposed convolution: taps and channels of the convolution that it is the transpose of."""
+
+    def handler(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Signal:
+        result = result_of(function, (x, weight, None, stride, padding, output_padding, groups, dilation), {})
+        kernel, places, before = weight.shape[2:], result.shape[2:], x.shape[2:]
+        options = (per_axis(one, len(kernel)) for one in (stride, padding, dilation))
+        taps = [_taps(*one)[::-1] for one in zip(places, before, kernel, *options, strict=True)]
+        channels = weight.shape[0] // groups, weight.shape[1]
+        made = _convolved(x, weight, tuple(result.shape), taps, channels)
+        return with_bias(made, bias, 1, weight.shape[1] * math.prod(kernel))
 
     return handler
 
@@ -247,33 +302,30 @@ def _in_common(taps: Products) -> Products:
 
 
 def _convolved(
-    x: Signal, weight: Tensor, shape: Shape, taps: Sequence[tuple[Products, Products]], groups: int
+    x: Signal, weight: Tensor, shape: Shape, taps: Sequence[Sequence[Products]], channels: tuple[int, int]
 ) -> Signal:
-    mean, square = _weight_statistics(weight)
-    other = mean**2
+    """A signal after a convolution; `channels` are those that one output reads and that one input feeds."""
+    known = weight_moments(weight)
+    mean, square, other = known.mean, known.square, known.mean**2
+    in_row = float(known.products[0].flat[-1])  # of two entries of one output's weights
 
-    def mixed(products: Products, channels: float, way: int) -> Products:
+    def mixed(products: Products, way: int) -> Products:
         """Along the channel axis: contributions of the same channel, and of the others through the mean weight."""
-        fan = channels * functools.reduce(np.multiply.outer, [tap[way] for tap in taps])
+        fan = channels[way] * functools.reduce(np.multiply.outer, [tap[way] for tap in taps])
         own = float(fan.flat[0])
         same, rest = products.take(0, 1), products.take(1, 1)
         crossed = fan * (same + max(own - 1, 0.0) * rest)
-        return np.stack([(square - other) * fan * same + other * crossed, other * crossed], 1)
+        alike = other if way else in_row
+        return np.stack([(square - alike) * fan * same + alike * crossed, other * crossed], 1)
 
-    before, after = x.shape[1] / groups, weight.shape[0] / groups
-    fans = [c * math.prod(float(tap[way][0]) for tap in taps) for way, c in enumerate((before, after))]
+    fans = [c * math.prod(float(tap[way][0]) for tap in taps) for way, c in enumerate(channels)]
 
     def forward(inputs: list[Moments]) -> Moments:
-        return Moments(fans[0] * mean * inputs[0].mean, mixed(inputs[0].products, before, 0))
+        return Moments(fans[0] * mean * inputs[0].mean, mixed(inputs[0].products, 0))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
-        return [mixed(gradient, after, 1)]
+        return [mixed(gradient, 1)]
 
     if x.node.undefined is not None:
         return make([x], shape, forward, backward)
     return mixed_by_weights(x, shape, forward, backward, ((1,), (1,)), (fans[0], fans[1]))
-
-
-def _weight_statistics(weight: Tensor) -> tuple[float, float]:
-    known = weight_moments(weight)
-    return known.mean, known.square

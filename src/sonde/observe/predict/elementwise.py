@@ -13,6 +13,7 @@ from sonde.observe.predict.positions import Kernel, same_axis
 from sonde.observe.predict.products import Products, Shape, average, empirical, expanded
 from sonde.observe.predict.quadrature import Expectation, Pointwise, nodes, value_and_slope
 from sonde.observe.predict.signal import (
+    SHARED_BIAS,
     Moments,
     Node,
     Signal,
@@ -41,7 +42,7 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
     rule = Elementwise(composed)
     moments = rule.forward([root.moments])
     made = Node(node.shape, moments, [root], rule.backward, root=root, function=composed, allowed=node.allowed)
-    made.axis_map = same_axis
+    made.axis_map, made.passes = same_axis, lambda inputs: [rule.mean_slope(inputs[0])]
     if node is not root:
         made.operand = node
         made.local = lambda gradient: gradient * _slope_after(function, before, root.moments)
@@ -94,6 +95,12 @@ class Elementwise:
         """The gradient at x: E[f'(x) f'(x')] times the gradient at f(x)."""
         mean, std, rho = gaussian(inputs[0])
         return [gradient * _square_slope(self._values(mean, std)[1], mean, std, rho)]
+
+    def mean_slope(self, moments: Moments) -> float:
+        """E f'(x)."""
+        mean, std, _ = gaussian(moments)
+        slopes = self._values(mean, std)[1]
+        return Expectation(slopes, mean, std).mean if std > 0 else float(slopes[0])
 
     def fresh(self, moments: Moments, sizes: Shape) -> float:
         """What the choice of entries adds to the variance of log E f(x)², beside that of the size of x."""
@@ -273,6 +280,7 @@ def add_signals(a: Any, b: Any) -> Signal:
         radial_back=radial,
         axis_map=same_axis,
         is_sum=True,
+        passes=lambda inputs: [1.0, 1.0],
     )
 
 
@@ -294,7 +302,8 @@ def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = Non
 
     share = 0.0 if known is None or a.node.undefined else known.square / (known.square + a.node.moments.square)
     fresh = 2 * share**2 / b.numel()
-    return make([a], shape, forward, backward, fresh=fresh, allowed=allowed, axis_map=same_axis, is_sum=True)
+    options: dict[str, Any] = {"fresh": fresh, "allowed": allowed, "axis_map": same_axis, "is_sum": True}
+    return make([a], shape, forward, backward, **options, passes=lambda inputs: [1.0])
 
 
 def multiply_signals(a: Any, b: Any) -> Signal:
@@ -322,7 +331,15 @@ def multiply_signals(a: Any, b: Any) -> Signal:
         )
 
     is_even = constant is not None and not _varies(b, a.node.kernel, axes)
-    return make(signals, shape, forward, backward, axis_map=same_axis if is_even else None)
+
+    def passes(inputs: list[Moments]) -> Sequence[float]:
+        x, y = sides(inputs)
+        return [y.mean, x.mean]
+
+    made = make(signals, shape, forward, backward, axis_map=same_axis if is_even else None, passes=passes)
+    if constant is None and a.node.biases & b.node.biases:
+        made.node.doubt = SHARED_BIAS
+    return made
 
 
 def _varies(constant: Tensor, kernel: Kernel | None, axes: int) -> bool:

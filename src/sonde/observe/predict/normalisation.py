@@ -11,7 +11,10 @@ from torch.nn import functional
 from sonde.observe.predict.elementwise import Handler, scalar_value
 from sonde.observe.predict.positions import AxisMap
 from sonde.observe.predict.products import Products, Shape, average, centred
-from sonde.observe.predict.signal import Moments, Node, Signal, make, unknown_result
+from sonde.observe.predict.shapes import cat
+from sonde.observe.predict.signal import UNEVEN_CHANNELS, Moments, Node, Signal, make, unknown_result
+
+_FEWEST_TERMS = 12  # of a channel whose size is predicted
 
 
 def _normalised(
@@ -47,6 +50,21 @@ def _normalised(
         axis_map=kept_axis,
         is_normalised=True,
     )
+    return made
+
+
+def _by_channel(x: Signal, axes: Sequence[int], eps: float) -> Signal:
+    """Normalisation of each channel; channels of a concatenation have the statistics of the part that they are of."""
+    if x.node.joined is None or x.node.joined[0] != 1 or x.node.undefined is not None:
+        made = _normalised(x, axes, eps, True)
+        if 0 < x.node.fan < _FEWEST_TERMS:
+            made.node.doubt = UNEVEN_CHANNELS
+        x.node.is_scaled_back = x.node.fan > 0
+        return made
+    parts = [_by_channel(part, axes, eps) for part in x.node.joined[1]]
+    made = cat(parts, 1)
+    variance = float(centred(x.node.moments.products, tuple(x.shape), axes).flat[0]) + eps
+    made.node.operand, made.node.local = x.node, lambda gradient: gradient / variance
     return made
 
 
@@ -125,7 +143,7 @@ def batch_norm(
         raise ValueError(f"{x.shape[1]} channels, where statistics have {known.numel()}")
     if training or mean is None:
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        return _affine(_normalised(x, axes, eps, True), weight, bias, 1)
+        return _affine(_by_channel(x, axes, eps), weight, bias, 1)
     scale = torch.rsqrt(var + eps)
     return _affine(_affine(x, scale, -mean * scale, 1), weight, bias, 1)
 
@@ -138,7 +156,7 @@ def group_norm(x: Signal, groups: int, weight: Any = None, bias: Any = None, eps
 
 def instance_norm(x: Signal, *_: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **__: Any) -> Signal:
     """InstanceNorm over places."""
-    return _affine(_normalised(x, range(2, x.dim()), eps, True), weight, bias, 1)
+    return _affine(_by_channel(x, range(2, x.dim()), eps), weight, bias, 1)
 
 
 def normalize(x: Signal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_: Any) -> Any:

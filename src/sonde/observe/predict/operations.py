@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sonde.core.errors import SondeError
 from sonde.observe.predict.attention import attention, masked_fill, multi_head_attention, softmax, where
-from sonde.observe.predict.contractions import addmm, convolution, einsum, linear, matmul
+from sonde.observe.predict.contractions import addmm, convolution, einsum, linear, matmul, transposed_convolution
 from sonde.observe.predict.elementwise import Handler, binary, elementwise, pointwise, scalar_value
 from sonde.observe.predict.normalisation import (
     batch_norm,
@@ -63,6 +63,10 @@ def apply(func: Any, args: Any, kwargs: Any) -> Any:
         found = handler(*args, **kwargs) if handler is not None else unknown_result(func, name, args, kwargs)
     except ValueError as error:  # of shapes that do not fit
         raise SondeError(f"{name}: {error}: give the shape of a batch that the model takes") from error
+    except (TypeError, IndexError, KeyError, AttributeError):  # arguments that the rule does not take
+        if func in CUSTOM:
+            raise
+        found = unknown_result(func, f"{name} of this form", args, kwargs)
     if name != "setitem" and _is_in_place(func) and isinstance(args[0], Signal) and isinstance(found, Signal):
         args[0].node = found.node
         return args[0]
@@ -112,6 +116,22 @@ def _pow(x: Any, exponent: Any) -> Any:
     return pointwise(x, lambda z: z**power)
 
 
+def _prelu(x: Signal, weight: Any) -> Any:
+    slope = scalar_value(weight)
+    if slope is None:
+        return unknown_result(torch.prelu, "prelu with several slopes", (x, weight), {})
+    return pointwise(x, lambda z: functional.leaky_relu(z, slope))
+
+
+def _constant(function: Callable[..., Tensor]) -> Handler:
+    """The rule of a function that takes only shape, type and device from a signal, such as `zeros_like`."""
+
+    def handler(x: Signal, *args: Any, **kwargs: Any) -> Tensor:
+        return function(torch.empty(tuple(x.shape), dtype=x.dtype), *args, **kwargs)
+
+    return handler
+
+
 def _embedding(*args: Any, **kwargs: Any) -> Signal:
     raise SondeError("token ids must be a tensor of whole numbers, not a signal")
 
@@ -149,6 +169,7 @@ OPERATIONS: dict[str, Handler] = {
     "conv1d": convolution(torch.conv1d),
     "conv2d": convolution(torch.conv2d),
     "conv3d": convolution(torch.conv3d),
+    **{f"conv_transpose{n}d": transposed_convolution(getattr(torch, f"conv_transpose{n}d")) for n in (1, 2, 3)},
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "batch_norm": batch_norm,
@@ -192,6 +213,9 @@ OPERATIONS: dict[str, Handler] = {
     "pad": pad,
     "interpolate": interpolate,
     "glu": _glu,
+    "prelu": _prelu,
+    **{name: _constant(getattr(torch, name)) for name in ("zeros_like", "ones_like", "full_like")},
+    **{name: _constant(getattr(Tensor, name)) for name in ("new_zeros", "new_ones", "new_full", "new_tensor")},
     "embedding": _embedding,
     **dict.fromkeys(
         ("contiguous", "clone", "to", "float", "double", "type_as", "detach", "type", "cpu", "requires_grad"), _same

@@ -181,4 +181,5 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, *args: Any, **_: Any)
         found.flat[0] /= 1 - p
         return [found]
 
-    return make([x], x.shape, forward, backward, loose=x.node.loose, radial_back=unchanged, axis_map=same_axis)
+    options: dict[str, Any] = {"loose": x.node.loose, "radial_back": unchanged, "axis_map": same_axis}
+    return make([x], x.shape, forward, backward, **options, passes=lambda inputs: [1.0])

@@ -67,8 +67,9 @@ def _run(model: nn.Module, x: Any, scales: Mapping[str, float], name: str) -> Pr
     calls: list[Call] = []
     known = dict(model.named_parameters())
     given = _inputs(x, tape)
-    with scaled({id(known[parameter]): factor for parameter, factor in scales.items()}), _recorded(model, tape, calls):
-        output = run_model(model, given)
+    factors = {id(known[parameter]): factor for parameter, factor in scales.items()}
+    with scaled(factors, model.buffers()), _recorded(model, tape, calls):
+        output = _output(model, given, name)
     found = signals_in(list(output.values()) if isinstance(output, Mapping) else output)
     if not found:
         raise SondeError("the model returns nothing that depends on its input")
@@ -80,6 +81,16 @@ def _run(model: nn.Module, x: Any, scales: Mapping[str, float], name: str) -> Pr
         blocks=_blocks(model, calls),
         notes=[*_notes(model), *_long_rows(tape), *_doubtful(calls)],
     )
+
+
+def _output(model: nn.Module, given: Any, name: str) -> Any:
+    try:
+        return run_model(model, given)
+    except SondeError:
+        raise
+    except Exception as error:  # code of the model that needs values
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise SondeError(f"{name} does not run without values ({why}): measure it with `sonde check`") from error
 
 
 def _inputs(x: Any, tape: Tape) -> Any:
@@ -120,8 +131,8 @@ def _recorded(model: nn.Module, tape: Tape, calls: list[Call]) -> Iterator[None]
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and isinstance(output, Tensor):
                 output = _embedded(output, module.weight, tape)
             found = signals_in(list(output.values()) if isinstance(output, Mapping) else output)
+            count[name] += 1
             if found:
-                count[name] += 1
                 calls.append((name if count[name] == 1 else f"{name}#{count[name]}", module, found[0].node))
             return output
 
@@ -203,13 +214,11 @@ def _long_rows(tape: Tape) -> list[str]:
 
 
 def _doubtful(calls: Sequence[Call]) -> list[str]:
-    names = [name for name, _, node in calls if node.gradient_doubt >= _MOST_DOUBT]
-    if not names:
-        return []
-    return [
-        f"The gradient is undefined at {listed(names, 2)} (queries and keys): they are turned with their place, "
-        "and tokens differ."
-    ]
+    doubtful: dict[str, list[str]] = defaultdict(list)
+    for name, _, node in calls:
+        if node.gradient_doubt >= _MOST_DOUBT:
+            doubtful[node.doubt_at].append(name)
+    return [f"The gradient is undefined at {listed(names, 2)}: {why}." for why, names in doubtful.items()]
 
 
 def _with_remedy(found: Prediction, model: nn.Module, x: Any) -> Prediction:

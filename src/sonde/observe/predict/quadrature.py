@@ -92,22 +92,28 @@ class Expectation:
 _LOG_TIMES = np.linspace(-40.0, 40.0, 481)
 
 
-def participation(variance: float, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """E Σ_j A_j² of a softmax over n independent Gaussian scores of this variance, for each n.
+def participation(variance: float, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """E Σ_j A_j² of a softmax over n independent Gaussian scores of one variance, for each n; and what it passes back.
 
-    Exact: 1/S² = ∫ t exp(−tS) dt, so the expectation is n ∫ t E[e^{2s} e^{−t e^s}] E[e^{−t e^s}]^{n−1} dt.
+    Exact: 1/S^k = ∫ t^{k−1} exp(−tS) dt / Γ(k), so E Σ A_j^k is n/Γ(k) times ∫ t^{k−1} E[e^{ks − t e^s}]
+    E[e^{−t e^s}]^{n−1} dt.
+    An independent gradient of variance 1 at the weights has at all scores Σ A² − 2 Σ A³ + (Σ A²)² together.
     """
     if not variance > 0:
-        return np.asarray(1 / counts)
+        return np.asarray(1 / counts), np.asarray((1 - 1 / counts) / counts)
     z, w = nodes(0.0, 1.0)
     score = math.sqrt(min(variance, _STEEPEST)) * z
-    times = np.exp(_LOG_TIMES)[:, None]
-    passed = np.exp(-times * np.exp(score - score.max() / 2))
-    others = passed @ w
-    own = (passed * np.exp(2 * score - score.max())) @ w
-    step = _LOG_TIMES[1] - _LOG_TIMES[0]
-    inner = times[:, 0] ** 2 * own
-    return np.array([n * step * float(inner @ others ** (n - 1)) for n in counts])
+    size, times = np.exp(score - score.max() / 2), np.exp(_LOG_TIMES)
+    passed = np.exp(-times[:, None] * size)
+    others, step = passed @ w, _LOG_TIMES[1] - _LOG_TIMES[0]
+    own = {k: times**k * (passed * size**k @ w) for k in (2, 3, 4)}  # t from dt = t d log t
+    found = []
+    for n in counts:
+        rest = step * n * others ** (n - 1)
+        second, third, fourth = (float(own[k] @ rest) / math.gamma(k) for k in own)
+        pairs = (n - 1) * float(own[2] ** 2 @ (step * n * others ** max(n - 2, 0))) / math.gamma(4)
+        found.append((second, second - 2 * third + fourth + pairs))
+    return np.array([a for a, _ in found]), np.array([max(b, 0.0) for _, b in found])
 
 
 def critical_weight_std(function: Pointwise, bias_std: float = 0.0) -> float:

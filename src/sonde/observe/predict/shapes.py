@@ -124,24 +124,24 @@ def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any)
     return _shaped(x, shape, there, back)
 
 
-def index(x: Signal, index: Any) -> Any:
+def index(x: Signal, places: Any) -> Any:
     """Slices, single places and new axes; an index by a tensor is unknown."""
-    index = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(one, Tensor) for one in index) or any(isinstance(one, list) for one in index):
-        return unknown_result(operator.getitem, "indexing by a tensor", (x, index), {})
-    after = tuple(result_of(operator.getitem, (x, index), {}).shape)
-    if Ellipsis in index:
-        place = index.index(Ellipsis)
-        used = sum(1 for one in index if one is not None and one is not Ellipsis)
-        index = (*index[:place], *[slice(None)] * (x.dim() - used), *index[place + 1 :])
+    places = places if isinstance(places, tuple) else (places,)
+    if any(isinstance(one, Tensor | list) for one in places):
+        return unknown_result(operator.getitem, "indexing by a tensor", (x, places), {})
+    after = tuple(result_of(operator.getitem, (x, places), {}).shape)
+    if Ellipsis in places:
+        at = places.index(Ellipsis)
+        used = sum(1 for one in places if one is not None and one is not Ellipsis)
+        places = (*places[:at], *[slice(None)] * (x.dim() - used), *places[at + 1 :])
     kinds: list[str] = []
-    for one in index:
+    for one in places:
         kinds.append("new" if one is None else "drop" if isinstance(one, int) else "keep")
     kinds += ["keep"] * (x.dim() - sum(kind != "new" for kind in kinds))
-    return _sliced(x, after, kinds)
+    return _sliced(x, after, kinds, str(places))
 
 
-def _sliced(x: Signal, after: Shape, kinds: Sequence[str]) -> Signal:
+def _sliced(x: Signal, after: Shape, kinds: Sequence[str], part: object) -> Signal:
     """A part of a tensor: its entries are not those of another part."""
     sizes = tuple(x.shape)
 
@@ -175,12 +175,14 @@ def _sliced(x: Signal, after: Shape, kinds: Sequence[str]) -> Signal:
         return [gradient]
 
     is_whole = all(kind == "keep" for kind in kinds)
-    return make([x], after, forward, backward, axis_map=same_axis if is_whole else None)
+    made = make([x], after, forward, backward, axis_map=same_axis if is_whole else None)
+    made.node.biases = frozenset((bias, part) for bias in x.node.biases)
+    return made
 
 
-def select(x: Signal, dim: int, index: Any) -> Any:
+def select(x: Signal, dim: int, place: Any) -> Any:
     """One place along an axis."""
-    return index(x, (*[slice(None)] * (dim % x.dim()), index))
+    return index(x, (*[slice(None)] * (dim % x.dim()), place))
 
 
 def narrow(x: Signal, dim: int, start: int, length: int) -> Any:
@@ -193,7 +195,7 @@ def parts(function: Any) -> Handler:
 
     def handler(x: Signal, *args: Any, **kwargs: Any) -> tuple[Signal, ...]:
         found = result_of(function, (x, *args), kwargs)
-        return tuple(_sliced(x, tuple(part.shape), ["keep"] * x.dim()) for part in found)
+        return tuple(_sliced(x, tuple(part.shape), ["keep"] * x.dim(), place) for place, part in enumerate(found))
 
     return handler
 
@@ -233,6 +235,8 @@ def cat(tensors: Any, dim: int = 0, **kwargs: Any) -> Signal:
         return [gradient for _ in inputs]
 
     made = make(signals, shape, forward, backward)
+    if len(signals) == len(tensors):
+        made.node.joined = axis, signals
     if made.node.undefined is None and axis < len(shape) - 1 and n <= MOST:
         known = sides([one.node.moments for one in signals])
         kernels = [alike(one.products, axis, count) for one, count in zip(known, counts, strict=True)]
@@ -270,7 +274,10 @@ def pad(x: Signal, pad: Any, mode: str = "constant", value: float | None = None)
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [gradient]
 
-    return make([x], after, forward, backward)
+    made = make([x], after, forward, backward)
+    front = list(pad)[::2]
+    made.node.padded = x, [0] * (x.dim() - len(front)) + front[::-1]
+    return made
 
 
 def interpolate(x: Signal, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **kwargs: Any) -> Any:

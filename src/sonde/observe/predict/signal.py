@@ -54,7 +54,12 @@ Spread = dict[int, float]
 FreshBack = Callable[[Products, float], tuple[float, float]]
 """(Gradient at the output, its overlap) → relative variance of the mean square that is new, overlap at the input."""
 
+Passes = Callable[[list[Moments]], Sequence[float]]
+
 _STEP = 1e-4
+SHARED_BIAS = "a gate is multiplied with a state that has the same biases"
+UNEVEN_CHANNELS = "each channel is divided by its own size, and sizes differ much, as after depthwise convolutions"
+_TURNED = "queries and keys are turned with their place, and tokens differ"
 
 
 def _none(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
@@ -91,6 +96,8 @@ class Node:
     axis_map: AxisMap | None = None  # where tokens of the operands are; None: mixed
     kernel: Kernel | None = None  # of tokens that differ
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a concatenation: operand (`id`) → places
+    joined: "tuple[int, list[Signal]] | None" = None  # of a concatenation: the axis and the parts
+    padded: "tuple[Signal, list[int]] | None" = None  # what zeros were put around, and how many before it on each axis
     is_sum: bool = False
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
@@ -108,6 +115,13 @@ class Node:
     gradient_overlap: float = 0.0
     gradient_kernel: Kernel | None = None
     gradient_doubt: float = 0.0  # the share that is not known to a tenth
+    doubt: str | None = None  # why the gradient that this node passes back is not known to a tenth
+    doubt_at: str = ""  # the reason behind `gradient_doubt`
+    passes: Passes | None = None  # by which factor the gradient goes back to each operand, on average over entries
+    gradient_sources: dict[int, float] = field(default_factory=dict)  # node (`order`) → mean share of its gradient
+    fan: float = 0.0  # of a result of random weights: how many terms each entry has
+    is_scaled_back: bool = False  # each feature was divided by its own size
+    biases: frozenset[Any] = frozenset()  # what is added to each feature, the same for all samples and steps
     gradient_radial: float = 1.0  # mean square of the gradient along the features, relative to another direction
 
     @property
@@ -126,6 +140,7 @@ class Tape:
     def add(self, node: Node, forward: Forward | None = None, fresh: float = 0.0) -> Node:
         """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
         node.order = len(self.nodes)
+        node.biases = node.biases.union(*(parent.biases for parent in node.parents))
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
             node.spread = self._inherited(node, forward)
@@ -251,11 +266,19 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
                 slope = _log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(_STEP))
                 add_spread(spread, source.spread, slope)
         kernel = _kernel_back(node, gradient, parent, part)
-        doubt = 1.0 if _is_doubtful(node) else node.gradient_doubt
+        doubt, why = (1.0, own) if (own := _doubt(node)) else (node.gradient_doubt, node.doubt_at)
+        sources: dict[int, float] = {}
+        if node.passes is not None and parent.shape == node.shape:
+            share = node.passes(inputs)[place]
+            sources = {order: share * known for order, known in node.gradient_sources.items()} | {node.order: share}
         if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
             part = with_averages(part, *kernel)
         _accumulate_kernel(parent, part, kernel)
-        _accumulate(parent, part, spread, overlap, radial[place], doubt)
+        if doubt > parent.gradient_doubt:
+            parent.doubt_at = why
+        _accumulate(parent, part + _in_common(tape, parent, sources), spread, overlap, radial[place], doubt)
+        for order, share in sources.items():
+            parent.gradient_sources[order] = parent.gradient_sources.get(order, 0.0) + share
 
 
 def _kernel_back(node: Node, gradient: Products, parent: Node, part: Products) -> Kernel | None:
@@ -298,9 +321,25 @@ def _accumulate_kernel(parent: Node, part: Products, kernel: Kernel | None) -> N
     parent.gradient_kernel = axis, before + _kernel_at(parent, axis, part, kernel, len(matrix))
 
 
-def _is_doubtful(node: Node) -> bool:
-    """Whether these are scores of tokens that differ, by keys that were turned with their place."""
-    return node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None
+def _in_common(tape: Tape, parent: Node, sources: dict[int, float]) -> Products | float:
+    """Twice the product of a new contribution to a gradient and those before, if they come from one later gradient.
+
+    In g ∘ a + (1 − g) ∘ b the gradient at g is that of the sum times a, minus that times b.  The nearest later node
+    that both come from has the whole product.
+    """
+    both = [source for source in sources if source in parent.gradient_sources]
+    if not both or parent.gradient is None:
+        return 0.0
+    source = tape.nodes[min(both)]
+    assert source.gradient is not None
+    return 2 * sources[source.order] * parent.gradient_sources[source.order] * source.gradient
+
+
+def _doubt(node: Node) -> str | None:
+    """Why the gradient that goes back from here is not known: among scores, those by keys turned with their place."""
+    if node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None:
+        return _TURNED
+    return node.doubt
 
 
 def _accumulate(parent: Node, part: Products, spread: Spread, overlap: float, radial: float, doubt: float) -> None:
@@ -438,6 +477,7 @@ def make(
     is_sum: bool = False,
     rows: Rows | None = None,
     kept: float = 1.0,
+    passes: Passes | None = None,
 ) -> Signal:
     """A signal of this shape from its moments; `fresh` is the variance that random weights add."""
     tape, parents, sizes = inputs[0].tape, [x.node for x in inputs], tuple(shape)
@@ -448,6 +488,6 @@ def make(
     overlap = max(parent.overlap for parent in parents) if overlap is None else overlap
     node = Node(sizes, moments, parents, backward, overlap=overlap, allowed=allowed, radial_back=radial_back)
     node.axis_map, node.is_normalised, node.rows, node.kept = axis_map, is_normalised, rows, kept
-    node.loose = loose
+    node.loose, node.passes = loose, passes
     node.is_weighted, node.is_sum = rows is not None, is_sum
     return Signal.of(tape.add(node, forward, fresh), tape, inputs[0].dtype)

@@ -1,7 +1,7 @@
 """The distribution that a weight was drawn from, as far as its values tell."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,17 +10,25 @@ from torch import Tensor
 from sonde.observe.predict.signal import Moments
 
 _LIKELY = 3.0  # standard errors
+_UNIFORM = 1.8  # fourth moment of a uniform distribution, relative to the squared variance
+_ROUNDING = 1e-4
 _SCALES: dict[int, float] = {}
 
 
+FIXED: set[int] = set()
+"""Tensors (`id`) that are no weights: buffers, whose values are the same in every draw."""
+
+
 @contextmanager
-def scaled(tensors: dict[int, float]) -> Iterator[None]:
-    """Predict as if these tensors (by `id`) were multiplied by a factor."""
+def scaled(tensors: dict[int, float], fixed: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Predict as if these tensors (by `id`) were multiplied by a factor, and others fixed."""
     _SCALES.update(tensors)
+    FIXED.update(map(id, fixed))
     try:
         yield
     finally:
         _SCALES.clear()
+        FIXED.clear()
 
 
 def weight_moments(weight: Tensor, fan: int | None = None) -> Moments:
@@ -33,11 +41,21 @@ def weight_moments(weight: Tensor, fan: int | None = None) -> Moments:
     factor = _SCALES.get(id(weight), 1.0)
     mean, std = mean * factor, std * factor
     products = np.full([2] * weight.dim(), mean**2)
+    if is_centred(weight):
+        products[0] = -(std**2) / (weight[0].numel() - 1)
     products.flat[0] = mean**2 + std**2
     for axis, n in enumerate(weight.shape):
         if n == 1:
             products = np.concatenate([products.take([0], axis)] * 2, axis)
     return Moments(mean, products)
+
+
+def is_centred(weight: Tensor) -> bool:
+    """Whether every row has mean 0, as after weight standardisation: then it takes the mean from its input."""
+    if weight.dim() < 2 or weight[0].numel() < 2:
+        return False
+    rows = weight.detach().double().flatten(1)
+    return bool(rows.any()) and bool(rows.mean(1).abs().max() < _ROUNDING * rows.std())
 
 
 def mean_and_std(weight: Tensor, fan: int | None = None) -> tuple[float, float]:
@@ -53,8 +71,8 @@ def mean_and_std(weight: Tensor, fan: int | None = None) -> tuple[float, float]:
         mean, variance = 0.0, square
     std = math.sqrt(variance)
     fourth = float((values - mean).pow(4).mean()) / variance**2
-    error = std * math.sqrt(max(fourth - 1, 0.1) / (4 * n))
-    known = [scheme for scheme in _schemes(values, fan) if abs(scheme - std) < _LIKELY * error]
+    error = math.sqrt(max(fourth, _UNIFORM) - 1) / math.sqrt(4 * n)  # relative; few entries hide their fourth moment
+    known = [scheme for scheme in _schemes(values, fan) if abs(scheme - std) < _LIKELY * error * max(scheme, std)]
     return mean, min(known, key=lambda scheme: abs(scheme - std), default=std)
 
 

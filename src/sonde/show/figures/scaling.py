@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sonde.analysis.scaling import MODEL, TOLERANCE, Scaling, Transfer, Verdict
+from sonde.analysis.scaling_result import MODEL, TOLERANCE, Scaling, Transfer, Verdict
 from sonde.core.formatting import listed
 from sonde.show.figures.style import (
     BLUE,

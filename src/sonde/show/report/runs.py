@@ -17,7 +17,8 @@ from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.analysis.diagnosis.run_record import describe_nonfinite
 from sonde.analysis.diagnosis.spikes import first_movers
 from sonde.analysis.runs import Recipe, levels, options_of
-from sonde.analysis.scaling import Measured, studies_of
+from sonde.analysis.scaling import studies_of
+from sonde.analysis.scaling_result import Measured
 from sonde.core.formatting import network, number
 from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.metrics import WATCHED, Metric
