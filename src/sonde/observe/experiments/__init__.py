@@ -22,6 +22,7 @@ from sonde.observe.experiments.copies import (
     describe_targets,
     fit,
     generators_kept,
+    missing_classes,
     reset,
     run_model,
     sample_count,
@@ -29,7 +30,7 @@ from sonde.observe.experiments.copies import (
     standardised,
     take_samples,
 )
-from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, loss_bounds, probe_loss
+from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, loss_bounds, padding, probe_loss
 from sonde.observe.facts import first_float, tensor_statistics, tensors
 from sonde.observe.operations import gate_saturation, traced
 
@@ -133,6 +134,7 @@ class _Experiments:
         self.x, self.y = cast_tensors(self.x, None), cast_tensors(self.y, None)
         self.samples = sample_count(self.x, self.y)
         begin = self.twin()
+        self.all_targets = self.y
         if self.samples is not None and self.samples > _SAMPLES:
             self.cut(begin, self.samples)
         with torch.enable_grad():
@@ -165,13 +167,14 @@ class _Experiments:
     def all(self, without_gradient: Sequence[str]) -> dict[str, Any]:
         """Everything, the quick questions first; what there is no time for is left out, and what fails says why."""
         found: dict[str, Any] = {"samples": self.samples, "start_kept": self.start is not None}
-        found["inputs"] = [one.read() for one in tensor_statistics(self.x)]
+        found["inputs"] = self.of_inputs()
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
             returned = run_model(begin, self.x)
         found |= self.of_output(returned)
         kind = found["targets"]["kind"]
         found["loss_now"], found["loss_start"] = self.value(now), self.value(begin)
+        found["loss_eval"] = self.value(self.twin(begin=False).eval())
         questions: dict[str, Callable[[], Any]] = {
             "traced_start": lambda: traced(begin, lambda: self.value(begin)),
             "traced_now": lambda: traced(now, lambda: self.value(now)),
@@ -193,6 +196,15 @@ class _Experiments:
         self.clock.end()
         return found
 
+    def of_inputs(self) -> list[dict[str, Any]]:
+        """Statistics of the inputs, and whether each is the same for all samples."""
+        found = [one.read() for one in tensor_statistics(self.x)]
+        given = [x for _, x in tensors(self.x) if type(x) is Tensor]
+        for one, x in zip(found, given, strict=False):
+            dense = x.layout == torch.strided and x.dim() > 0 and len(x) == self.samples
+            one["alike"] = dense and bool((x == x[:1]).all())
+        return found
+
     def of_output(self, returned: Any) -> dict[str, Any]:
         """What the output and its loss are, and what the targets are to them."""
         output = first_float(returned)
@@ -209,12 +221,15 @@ class _Experiments:
             "operation": operation,
             "operations_after": self.operations_after(output, returned),
         }
+        of_classes = found["targets"]["kind"] == "classes" and isinstance(self.all_targets, Tensor)
+        found["classes"] = missing_classes(self.all_targets, output) if of_classes else None
         if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
             over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
             found["output"]["sums_over_batch"] = over and not along
         if alone:
             self.clock.tell("the loss alone")
             found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, found["targets"]["kind"])
+            found["padding"] = _answer(lambda: padding(self.loss.of_output, output, self.y))
         return found
 
     def operations_after(self, output: Tensor, returned: Any) -> list[str]:
@@ -254,6 +269,8 @@ class _Experiments:
             return made
         if self.rates:
             made |= self.other_rates(found, made["1"], lambda rate: self.fit_with(rate=rate))
+        if self.rates and found.get("traced_start", {}).get("attention") and self.reached(found, made["1"]) < _LEARNED:
+            made["warm-up"] = self.fit_with(warm_up=True)
         made["fresh"] = self.fit_with(change=reset)
         if any(t.is_floating_point() for _, t in tensors(self.x)):
             made["standardised"] = self.fit_with(x=standardised(self.x))
@@ -282,6 +299,7 @@ class _Experiments:
         y: Any = None,
         change: Callable[[nn.Module], Any] | None = None,
         decay: float | None = None,
+        warm_up: bool = False,
     ) -> dict[str, Any]:
         """One fit from the weights of the first step, with one change."""
         self.clock.tell("fifty steps on one batch")
@@ -296,7 +314,7 @@ class _Experiments:
             if change is not None:
                 change(model)
             of, to = self.x if x is None else x, self.y if y is None else y
-            return fit(model, recipes, self.loss, of, to, rate=rate, seconds=self.clock.share)
+            return fit(model, recipes, self.loss, of, to, rate=rate, warm_up=warm_up, seconds=self.clock.share)
 
         return {"failed": "no time was left"} if self.clock.is_over else attempt(question)
 

@@ -89,6 +89,37 @@ def _scale(output: Tensor, y: Any) -> float:
     return max(1.0, size) if math.isfinite(size) else 1.0
 
 
+def padding(loss: OutputLoss, output: Tensor, y: Any) -> dict[str, Any] | None:
+    """Targets that fill up sequences of different lengths: their share and value, and whether the loss counts them.
+
+    These are runs of one value at the ends of most sequences, which occurs nowhere else.
+    """
+    if not isinstance(y, Tensor) or y.dim() != 2 or y.shape[1] < 3 or y.numel() != len(y) * y.shape[1]:
+        return None
+    value = y[:, -1].mode().values
+    at_end = (y == value).flip(1).int().cumprod(1).flip(1).bool()
+    lengths = at_end.sum(1)
+    elsewhere = ((y == value) & ~at_end).double().mean()
+    if lengths.unique().numel() < 3 or float((lengths > 0).double().mean()) < 0.5 or elsewhere > 0.05:
+        return None
+    z = output.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (grad,) = torch.autograd.grad(loss(z, y).mean(), z)
+    if grad.shape[:2] == y.shape:
+        places = grad.flatten(2).abs().sum(2) if grad.dim() > 2 else grad.abs()
+    elif grad.dim() == 3 and grad.shape[::2] == y.shape:
+        places = grad.abs().sum(1)
+    elif grad.numel() % y.numel() == 0:
+        places = grad.reshape(*y.shape, -1).abs().sum(2)
+    else:
+        return None
+    return {
+        "share": float(at_end.double().mean()),
+        "value": float(value),
+        "counted": bool((places[at_end] > 0).double().mean() > 0.5),
+    }
+
+
 class _Questions:
     """Questions about a loss, answered by calling it with outputs of our own."""
 
