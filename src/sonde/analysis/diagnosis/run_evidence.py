@@ -7,7 +7,13 @@ from functools import cached_property
 
 import polars as pl
 
-from sonde.analysis.diagnosis.constant_answer import CONSTANT_LOSS, FEW_TARGETS, loss_of_constant, loss_score
+from sonde.analysis.diagnosis.constant_answer import (
+    CONSTANT_LOSS,
+    FEW_TARGETS,
+    loss_of_constant,
+    loss_score,
+    pooled_variance,
+)
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
@@ -245,16 +251,23 @@ class RunEvidence(RunRecord):
     @cached_property
     def beats_a_constant(self) -> bool | None:
         """Whether the run ends better than a constant answer, by more than the noise of its loss; None: not known."""
-        chance = self.trial("loss", "trivial") if self._same_loss else None
-        chance = self.loss_of_chance if chance is None else chance
+        of_batch = self.trial("loss", "trivial") if self._same_loss and pooled_variance(self) is None else None
+        chance = self.loss_of_chance if of_batch is None else of_batch
         ahead = (self.score or 0.0) >= FAILED
         if self.success is not None:
             return self.success
         if chance is None or self.last_loss is None:
             return ahead or None
-        apart = max(_BETTER * self._noise, CLEARLY * abs(chance))
+        sampling = 0.0 if of_batch is None else self._sampling
+        apart = max(_BETTER * self._noise, CLEARLY * abs(chance), sampling * abs(chance))
         falls = self.fell is None or self.fell >= CLEARLY
         return self.last_loss <= chance + apart and (ahead or (falls and self.last_loss < chance - apart))
+
+    @property
+    def _sampling(self) -> float:
+        """The relative standard error of the variance of the numeric targets of a batch, √(2/samples)."""
+        samples = (self.trial("targets", "shape") or [0])[0]
+        return math.sqrt(2 / samples) if self.trial("targets", "kind") == "real" and samples else 0.0
 
     @property
     def is_sound(self) -> bool:

@@ -269,7 +269,7 @@ class _Experiments:
             return made
         if self.rates:
             made |= self.other_rates(found, made["1"], lambda rate: self.fit_with(rate=rate))
-        if self.rates and found.get("traced_start", {}).get("attention") and self.reached(found, made["1"]) < _LEARNED:
+        if self.rates and self.attends(found) and self.reached(found, made["1"]) < _LEARNED:
             made["warm-up"] = self.fit_with(warm_up=True)
         made["fresh"] = self.fit_with(change=reset)
         if any(t.is_floating_point() for _, t in tensors(self.x)):
@@ -282,6 +282,11 @@ class _Experiments:
         ):
             made["no decay"] = self.fit_with(decay=0.0)
         return made
+
+    def attends(self, found: Mapping[str, Any]) -> bool:
+        """Whether the model has attention."""
+        known = any(isinstance(module, nn.MultiheadAttention) for module in self.model.modules())
+        return known or bool((found.get("traced_start") or {}).get("attention"))
 
     def fit_with_scaled_targets(self, y: Tensor, operation: str | None) -> dict[str, Any]:
         """A fit to standardised targets, with the losses between which its score is measured."""
