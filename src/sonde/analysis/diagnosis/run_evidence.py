@@ -251,23 +251,31 @@ class RunEvidence(RunRecord):
     @cached_property
     def beats_a_constant(self) -> bool | None:
         """Whether the run ends better than a constant answer, by more than the noise of its loss; None: not known."""
-        of_batch = self.trial("loss", "trivial") if self._same_loss and pooled_variance(self) is None else None
-        chance = self.loss_of_chance if of_batch is None else of_batch
+        chance, uncertain = self._constant
         ahead = (self.score or 0.0) >= FAILED
         if self.success is not None:
             return self.success
         if chance is None or self.last_loss is None:
             return ahead or None
-        sampling = 0.0 if of_batch is None else self._sampling
-        apart = max(_BETTER * self._noise, CLEARLY * abs(chance), sampling * abs(chance))
+        apart = max(_BETTER * self._noise, uncertain * abs(chance))
         falls = self.fell is None or self.fell >= CLEARLY
         return self.last_loss <= chance + apart and (ahead or (falls and self.last_loss < chance - apart))
 
     @property
-    def _sampling(self) -> float:
-        """The relative standard error of the variance of the numeric targets of a batch, √(2/samples)."""
+    def _constant(self) -> tuple[float | None, float]:
+        """The loss of the best constant answer, and by which share of it another is clearly better.
+
+        That to the batch of the experiments, unless targets of many steps are known.  The variance of numeric targets
+        has a relative standard error of √(2/samples) in a batch.
+        """
+        if not self._same_loss or pooled_variance(self) is not None:
+            return self.loss_of_chance, CLEARLY
+        of_batch = self.trial("loss", "trivial")
+        if of_batch is None:
+            return self.loss_of_chance, CLEARLY
         samples = (self.trial("targets", "shape") or [0])[0]
-        return math.sqrt(2 / samples) if self.trial("targets", "kind") == "real" and samples else 0.0
+        numeric = self.trial("targets", "kind") == "real" and samples > 0
+        return of_batch, max(CLEARLY, math.sqrt(2 / samples) if numeric else 0.0)
 
     @property
     def is_sound(self) -> bool:

@@ -74,10 +74,9 @@ def _untied(s: RunEvidence) -> Finding | None:
 
 def _never_updated(s: RunEvidence) -> Finding | None:
     """Copies of layers that learn which stay as they began."""
-    still = [p for p in s.parameters if p["name"] in s.copies and len(p["shape"] or []) > 1]
-    still = [p for p in still if not s.moves(p["name"])]
-    learns = [p for p in s.parameters if p["requires_grad"] and s.moves(p["name"])]
-    if not still or not learns or s.steps < FEWEST_STEPS:
+    matrices = [p for p in s.parameters if len(p["shape"] or []) > 1]
+    still = [p for p in matrices if p["name"] in s.copies and not s.moves(p["name"])]
+    if not still or not s.moved or s.steps < FEWEST_STEPS:
         return None
     said = (
         f"{len(still)} weight matrices begin as copies of others that learn, and are the same after {s.steps} steps: "

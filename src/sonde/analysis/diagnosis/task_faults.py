@@ -3,7 +3,7 @@
 import math
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
@@ -240,11 +240,13 @@ def _varies(s: RunEvidence) -> bool:
 def _memorised(s: RunEvidence) -> float | None:
     """How far one batch is learned in fifty steps, if the run itself, after 100 steps, is no better than a constant."""
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
-    if alone is None or alone <= MEMORISED or s.score is None or s.score >= 0.1 or s.steps < FEWEST_STEPS:
+    if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    if s.moved is not None and s.moved < NEARLY_UNMOVED:
-        return None
-    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 else alone
+    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
+
+
+def _hardly_moved(s: RunEvidence) -> bool:
+    return s.moved is not None and s.moved < NEARLY_UNMOVED
 
 
 def _unrelated_classes(s: RunEvidence) -> Finding | None:

@@ -208,27 +208,24 @@ class _Experiments:
     def of_output(self, returned: Any) -> dict[str, Any]:
         """What the output and its loss are, and what the targets are to them."""
         output = first_float(returned)
-        alone = output is not None and self.loss.depends_on_output(output, self.y)
-        alone = output is not None and alone and self.loss.depends_on_targets(output, self.y)
         found: dict[str, Any] = {"targets": describe_targets(self.y, output)}
         if output is None:
             return found
-        if found["targets"]["kind"] == "classes" and alone and compares_samples(self.loss.of_output, output, self.y):
-            found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
+        alone = self.loss.depends_on_output(output, self.y) and self.loss.depends_on_targets(output, self.y)
+        kind = found["targets"]["kind"]
+        if kind == "classes" and alone and compares_samples(self.loss.of_output, output, self.y):
+            found["targets"]["kind"] = kind = "none"  # they name samples that belong together, not outputs
         operation = operations.last_operation(output)
         found["output"] = {
             "shape": list(output.shape),
             "operation": operation,
             "operations_after": self.operations_after(output, returned),
+            **({"sums_over_batch": _sums_over_batch(output)} if operation == "Softmax" else {}),
         }
-        of_classes = found["targets"]["kind"] == "classes" and isinstance(self.all_targets, Tensor)
-        found["classes"] = missing_classes(self.all_targets, output) if of_classes else None
-        if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
-            over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
-            found["output"]["sums_over_batch"] = over and not along
+        found["classes"] = missing_classes(self.all_targets, output) if kind == "classes" else None
         if alone:
             self.clock.tell("the loss alone")
-            found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, found["targets"]["kind"])
+            found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, kind)
             found["padding"] = _answer(lambda: padding(self.loss.of_output, output, self.y))
         return found
 
@@ -265,23 +262,30 @@ class _Experiments:
     def fits(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Train copies for fifty steps on the batch: at several learning rates, and with one remedy at a time."""
         made = {"1": self.fit_with()}
-        if not self.rates and self.reached(found, made["1"]) >= _LEARNED:
+        reached = self.reached(found, made["1"])
+        if not self.rates and reached >= _LEARNED:
             return made
         if self.rates:
             made |= self.other_rates(found, made["1"], lambda rate: self.fit_with(rate=rate))
-        if self.rates and self.attends(found) and self.reached(found, made["1"]) < _LEARNED:
-            made["warm-up"] = self.fit_with(warm_up=True)
-        made["fresh"] = self.fit_with(change=reset)
-        if any(t.is_floating_point() for _, t in tensors(self.x)):
-            made["standardised"] = self.fit_with(x=standardised(self.x))
-        y = self.y
-        if found["targets"]["kind"] == "real" and isinstance(y, Tensor) and y.dim() > 0 and y.is_floating_point():
-            made["scaled targets"] = self.fit_with_scaled_targets(y, found["output"]["operation"])
-        if self.rates and any(
-            (group.get("weight_decay") or 0.0) > 0 for _, groups in self.optimisers for group in groups
-        ):
-            made["no decay"] = self.fit_with(decay=0.0)
+        made |= {name: self.fit_with(**change) for name, change in self.remedies(found, reached).items()}
+        if found["targets"]["kind"] == "real" and self.y.dim() > 0 and self.y.is_floating_point():
+            made["scaled targets"] = self.fit_with_scaled_targets(self.y, found["output"]["operation"])
         return made
+
+    def remedies(self, found: Mapping[str, Any], reached: float) -> dict[str, dict[str, Any]]:
+        """Changes that are tried one at a time, by name."""
+        tried: tuple[tuple[str, bool, dict[str, Any]], ...] = (
+            ("warm-up", self.rates and reached < _LEARNED and self.attends(found), {"warm_up": True}),
+            ("fresh", True, {"change": reset}),
+            ("standardised", any(t.is_floating_point() for _, t in tensors(self.x)), {"x": standardised(self.x)}),
+            ("no decay", self.rates and self.decays, {"decay": 0.0}),
+        )
+        return {name: change for name, wanted, change in tried if wanted}
+
+    @property
+    def decays(self) -> bool:
+        """Whether an optimiser has weight decay."""
+        return any((group.get("weight_decay") or 0.0) > 0 for _, groups in self.optimisers for group in groups)
 
     def attends(self, found: Mapping[str, Any]) -> bool:
         """Whether the model has attention."""
@@ -422,6 +426,14 @@ class _Experiments:
             return {}
         ends = grad.movedim(seen[0][1], 0)
         return {"first": float(ends[0].norm()), "last": float(ends[-1].norm()), "length": len(ends)}
+
+
+def _sums_over_batch(output: Tensor) -> bool:
+    """Whether probabilities of two axes sum to 1 over samples, and not over the outputs of a sample."""
+    if output.dim() != 2 or len(output) < 2:
+        return False
+    over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
+    return over and not along
 
 
 def _sample_places(many: int) -> Tensor:

@@ -173,9 +173,9 @@ def _kind_of_whole_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> s
     return "real" if y.numel() == outputs.numel() else "none"
 
 
-def missing_classes(y: Tensor, outputs: Tensor) -> dict[str, Any] | None:
+def missing_classes(y: Any, outputs: Tensor) -> dict[str, Any] | None:
     """How many classes one answer per sample has, the number of targets, and the classes that no target names."""
-    if outputs.dim() != 2 or y.dim() != 1:
+    if not isinstance(y, Tensor) or outputs.dim() != 2 or y.dim() != 1:
         return None
     seen, many = {*y.tolist()}, outputs.shape[1]
     return {"outputs": many, "samples": len(y), "missing": [one for one in range(many) if one not in seen]}
