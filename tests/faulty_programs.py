@@ -1,5 +1,6 @@
 """Small training programs, each with one fault or none, as a user would write them."""
 
+import copy
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class Program:
     steps: int = STEPS
     batch: int = 32
     clears: bool = True
+    other: torch.optim.Optimizer | None = None  # a second optimiser
 
     def batches(self) -> list[tuple[Tensor, Tensor]]:
         rng = torch.Generator().manual_seed(0)
@@ -33,13 +35,15 @@ class Program:
 
     def watched(self, **options: Any) -> Any:
         """The watch, after training under it."""
-        watch = sonde.watch(self.model, self.optimiser, loss=self.loss, **{"runs": None, **options})
+        optimisers = [self.optimiser, *([self.other] if self.other else [])]
+        watch = sonde.watch(self.model, *optimisers, loss=self.loss, **{"runs": None, **options})
         for x, y in self.batches():
             if self.clears:
                 self.optimiser.zero_grad()
             loss = self.loss(self.model(x), y)
             loss.backward()
-            self.optimiser.step()
+            for optimiser in optimisers:
+                optimiser.step()
             watch.log(loss)
         return watch
 
@@ -377,6 +381,88 @@ def low_precision() -> Program:
     return program
 
 
+def constant_input() -> Program:
+    program = plain()
+    program.x = program.x[:1].expand_as(program.x)
+    return program
+
+
+def class_missing() -> Program:
+    """Six outputs for five classes."""
+    return of_classes(layers(10, 32, 32, 6), batch=64)
+
+
+class Tagger(nn.Module):
+    """A number of each token of a sequence, from a table of tokens whose weights may be those of the head."""
+
+    def __init__(self, tokens: int = 8) -> None:
+        super().__init__()
+        self.table, self.body, self.head = nn.Embedding(tokens, 16), layers(16, 32, 16), nn.Linear(16, tokens)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(self.table(x)))
+        return out
+
+
+def of_tokens(out: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(out.flatten(0, 1), y.flatten())
+
+
+def loss_over_padding() -> Program:
+    x = torch.randint(1, 8, (800, 10)) * (torch.arange(10) < torch.randint(2, 9, (800, 1)))
+    model = Tagger()
+    return Program(model, of_tokens, torch.optim.Adam(model.parameters(), 1e-2), x, torch.where(x > 0, 8 - x, 0))
+
+
+def untied_weights() -> Program:
+    x = torch.randint(8, (800, 10))
+    model = Tagger()
+    model.head.weight = nn.Parameter(model.table.weight.detach().clone())
+    return Program(model, of_tokens, torch.optim.Adam(model.parameters(), 1e-2), x, 7 - x)
+
+
+def stale_copy() -> Program:
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fast = layers(10, 32, 5)
+            self.slow = copy.deepcopy(self.fast).requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.fast(x)
+            return out
+
+    return of_classes(Averaged())
+
+
+def two_optimisers() -> Program:
+    program = plain()
+    program.other = torch.optim.SGD(program.model.parameters(), 0.1, momentum=0.9)
+    return program
+
+
+def decayed_gains() -> Program:
+    program = normalised_residual()
+    gains, rest = ([p for p in program.model.parameters() if (p.dim() < 2) is flat] for flat in (True, False))
+    groups = [{"params": rest}, {"params": gains, "weight_decay": 10.0}]
+    program.optimiser = torch.optim.AdamW(groups, 3e-3)
+    return program
+
+
+def eval_mismatch() -> Program:
+    program = of_classes(nn.Sequential(nn.Linear(10, 32), nn.BatchNorm1d(32, momentum=1e-5), layers(32, 32, 5)))
+    program.x = 20 * program.x + 50
+    return program
+
+
+def missing_warmup() -> Program:
+    """Post-norm blocks at a rate that they bear later only."""
+    x, y = blobs()
+    blocks = [nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True) for _ in range(6)]
+    model = nn.Sequential(nn.Unflatten(1, (5, 2)), nn.Linear(2, 16), *blocks, nn.Flatten(), nn.Linear(80, 5))
+    return Program(model, functional.cross_entropy, torch.optim.Adam(model.parameters(), 0.03), x, y, steps=60)
+
+
 def loss_spike() -> Program:
     """A batch with other labels and large inputs, once the loss is low."""
     program = plain()
@@ -390,6 +476,8 @@ def loss_spike() -> Program:
 FAULTY = {
     f.__name__: f
     for f in (
+        *(constant_input, class_missing, loss_over_padding, untied_weights, stale_copy),
+        *(two_optimisers, decayed_gains, eval_mismatch, missing_warmup),
         *(loss_spike, data_order, class_imbalance, target_leakage, low_precision, wrong_axis),
         *(
             wrong_label_shape,

@@ -60,7 +60,8 @@ def train(program: Any, watch: Any = None) -> list[float]:
 
 def ask(program: Any, twin: dict[str, Any] | None, *, comparable: bool) -> dict[str, Any]:
     """What is said of a program.  A fault that does not harm is not asked about: see `harms`."""
-    watch = sonde.watch(program.model, program.optimizer, loss=program.loss if program.given_loss else None, runs=None)
+    optimisers = [program.optimizer, *program.extra.get("others", [])]
+    watch = sonde.watch(program.model, *optimisers, loss=program.loss if program.given_loss else None, runs=None)
     losses = train(program, watch)
     entry: dict[str, Any] = {"losses": [_mean(losses[:3]), _mean(losses[-10:])]}
     if twin is not None and comparable and not harms(entry["losses"], twin["losses"]):
@@ -187,12 +188,14 @@ def main() -> None:
     import fresh_2026_11
     import held_out
     import judged_2026_11
+    import judged_2026_11_18
 
     groups: dict[str, Any] = {
         "development": faults.GROUP,
         "held-out": held_out.GROUP,
         "judged, November 2026": judged_2026_11.GROUP,
         "fresh, November 2026": fresh_2026_11.GROUP,
+        "judged, 18 November 2026": judged_2026_11_18.GROUP,
     }
     if os.environ.get("SONDE_REPOSITORIES"):
         import public

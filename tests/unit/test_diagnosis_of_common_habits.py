@@ -16,6 +16,7 @@ from faulty_programs import blobs, layers
 from sonde.analysis import diagnosis
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.loop_faults import looks_fresh
+from sonde.observe import experiments
 from sonde.observe.facts import InitialParameters
 
 INITS: dict[str, Callable[[Tensor], Any]] = {
@@ -334,7 +335,8 @@ class _Branches(ast.NodeVisitor):
 
 def test_no_diagnosis_is_a_decision_tree() -> None:
     most = {}
-    for path in Path(diagnosis.__file__).parent.glob("*.py"):
+    folders = (Path(diagnosis.__file__).parent, Path(experiments.__file__).parent)
+    for path in (path for folder in folders for path in folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 counter = _Branches()

@@ -22,6 +22,7 @@ from sonde.analysis.diagnosis.run_evidence import (
 )
 from sonde.analysis.diagnosis.run_record import Audited
 from sonde.analysis.diagnosis.scale_faults import SCALE_FAULTS
+from sonde.analysis.diagnosis.setup_faults import SETUP_FAULTS
 from sonde.analysis.diagnosis.spikes import SPIKES
 from sonde.analysis.diagnosis.task_faults import TASK_FAULTS
 from sonde.analysis.diagnosis.trained_faults import TRAINED_FAULTS
@@ -35,6 +36,7 @@ from sonde.store.run import Runs
 _TABLES = (
     TASK_FAULTS,
     LOOP_FAULTS,
+    SETUP_FAULTS,
     SCALE_FAULTS,
     NETWORK_FAULTS,
     PACE_FAULTS,

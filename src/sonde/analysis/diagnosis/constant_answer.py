@@ -1,10 +1,11 @@
 """The loss of the best constant answer, and how far a loss came from there."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, MAP_LOSSES, SHAPE_OPS, RunRecord
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, EARLY, MAP_LOSSES, SHAPE_OPS, RunRecord
 
 FEW_TARGETS = 32  # with fewer, the best constant answer to them is not that to others
 
@@ -60,9 +61,20 @@ def _variance(s: RunRecord) -> float | None:
     """The mean squared error of the mean of each target; None where the loss may be no mean."""
     targets = _only_targets(s)
     spread, size, out = targets.get("feature_variance"), targets.get("rms"), s.at("out_rms", "(model)")
+    pooled = pooled_variance(s)
+    spread = spread if pooled is None else pooled
     if not spread or size is None or out is None or s.first_loss is None:
         return None
     return float(spread) if s.losses.get(0, s.first_loss) <= 1.1 * (size + out) ** 2 else None
+
+
+def pooled_variance(s: RunRecord) -> float | None:
+    """The variance of single targets over the watched steps; None where they are several or were not seen."""
+    spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
+    shape = s.facts.get("output_shape") or []
+    if "MseLoss" not in s.loss_ops or min(len(spreads), len(means)) < EARLY or (len(shape) > 1 and shape[1:] != [1]):
+        return None
+    return statistics.fmean(x * x for x in spreads.values()) + statistics.pvariance(means.values())
 
 
 def _entropy(s: RunRecord) -> float | None:

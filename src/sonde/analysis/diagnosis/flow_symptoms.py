@@ -27,6 +27,18 @@ def _diverged(s: RunEvidence) -> Finding | None:
     return found("certain", said, epoch=s.audited.diverged)
 
 
+def _broken_inputs(s: RunEvidence) -> Finding | None:
+    """Inputs that hold values that are not finite, in a run that breaks in its first step."""
+    if s.broke != 0 or not s.has_broken_inputs:
+        return None
+    known = s.trial("inputs") or s.facts.get("inputs") or []
+    share = max(one.get("not_finite_share") or 0.0 for one in known)
+    advice = (
+        "Look at what computes the inputs: fill in missing values, and keep arguments of log and division positive."
+    )
+    return found("certain", f"{number(100 * share)} % of the inputs are NaN or infinite.", advice=advice)
+
+
 def _first_nonfinite(s: RunEvidence) -> Finding | None:
     """The first value of a watched run that is not finite."""
     rows = s.rows.filter(pl.col("metric") == "nonfinite")
@@ -253,7 +265,7 @@ def _is_noisy(s: RunEvidence) -> Finding | None:
 FLOW_SYMPTOMS = (
     Diagnosis(
         name="nan_origin",
-        signs=(_diverged, _first_nonfinite),
+        signs=(_diverged, _broken_inputs, _first_nonfinite),
         role="symptom",
         short="A certain operation is the first to give NaN or infinity.",
         measured=(

@@ -63,22 +63,6 @@ def _owners(s: RunEvidence, parameters: list[dict[str, Any]]) -> list[str]:
     return [s.owner(p["name"]) for p in parameters]
 
 
-def _copies(s: RunEvidence) -> set[str]:
-    """Parameters that begin with the values of another that learns: a target network, or a moving average."""
-    firsts = {_look(p) for p in s.parameters if p["requires_grad"] and p["in_optimiser"] is not False}
-    return {p["name"] for p in s.parameters if p.get("start") and _look(p) in firsts and not p["requires_grad"]}
-
-
-def _look(parameter: Mapping[str, Any]) -> tuple[Any, ...]:
-    start = parameter.get("start") or {}
-    return (*(parameter["shape"] or []), *(start.get(key) for key in ("mean", "std", "max")))
-
-
-def _moves(s: RunEvidence, parameter: str) -> bool:
-    """Whether the norm of a parameter changes: it is frozen in some steps only."""
-    return len({*s.series("weight_norm").get(parameter, {}).values()}) > 1
-
-
 def _without_optimiser(s: RunEvidence) -> Finding | None:
     """Parameters that get gradients but that no optimiser holds."""
     grads = s.series("weight_grad_norm")
@@ -87,7 +71,7 @@ def _without_optimiser(s: RunEvidence) -> Finding | None:
         for p in s.parameters
         if p["requires_grad"] and p["in_optimiser"] is False and any(v > 0 for v in grads.get(p["name"], {}).values())
     ]
-    left = [p for p in left if not _moves(s, p["name"])]
+    left = [p for p in left if not s.moves(p["name"])]
     if not left:
         return None
     fresh = share_fresh(left) > 0.5
@@ -111,9 +95,8 @@ def _unregistered(s: RunEvidence) -> Finding | None:
 
 def _never_changing(s: RunEvidence) -> list[dict[str, Any]]:
     """Parameters that ask for no gradient, do not change, and are no copies of others."""
-    copies = _copies(s)
     still = [p for p in s.parameters if not p["requires_grad"] and p["shape"]]
-    return [p for p in still if p["name"] not in copies and not _moves(s, p["name"])]
+    return [p for p in still if p["name"] not in s.copies and not s.moves(p["name"])]
 
 
 def _frozen(s: RunEvidence) -> Finding | None:

@@ -7,7 +7,7 @@ from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, gradient_norms
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, RunEvidence
-from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, WEIGHTED_KINDS
+from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, NEARLY_UNMOVED, WEIGHTED_KINDS
 from sonde.core.formatting import number
 
 OUTRAGEOUS = 1.0  # ‖ΔW‖/‖W‖
@@ -17,7 +17,7 @@ _LOST = 0.5  # share of a step that is left after rounding
 _DECOUPLED = ("AdamW", "SGD", "Lion")  # optimisers that do not divide the decay by the size of gradients
 _SAME = 1e-3  # relative difference of gradient norms that are clipped to one value
 _BARRIERS = ("vanishing_gradient", "dead_units", "saturated_units")  # nothing reaches some layers
-NEARLY_UNMOVED, FAR_MOVED = 0.1, 0.5  # how far the weights moved, in their norms
+FAR_MOVED = 0.5  # how far the weights moved, in their norms
 SLOW_STEP = 1e-3  # ‖ΔW‖/‖W‖ of a step: below it a run of few steps is slow, not short
 LOSS_GREW = 10.0  # times the first loss
 WEIGHTS_SHRUNK = 1 / 3  # of the initial norm
@@ -212,7 +212,7 @@ def _weights_shrink(s: RunEvidence) -> Finding | None:
         return None
     said = (
         f"{len(shrunk)} of {len(ends)} weight matrices shrank, to {number(min(shrunk.values()))} of "
-        f"their initial norm; weight decay is {number(max(_decays(s), default=0.0))}."
+        f"their initial norm; weight decay is {number(max(s.decays, default=0.0))}."
     )
     return found("certain", said, modules=map(s.owner, shrunk))
 
@@ -228,16 +228,12 @@ def _end_norms(s: RunEvidence) -> dict[str, float]:
     }
 
 
-def _decays(s: RunEvidence) -> list[float]:
-    return [group.get("weight_decay") or 0.0 for one in s.facts.get("optimisers", []) for group in one["groups"]]
-
-
 def _decays_no_more(s: RunEvidence) -> Finding | None:
     """A copy without weight decay learns one batch further."""
     if s.learned or s.helps("no decay") is None:
         return None
     said = s.compared("no decay", "without weight decay")
-    return found("certain", said, f"Weight decay is {number(max(_decays(s), default=0.0))}.")
+    return found("certain", said, f"Weight decay is {number(max(s.decays, default=0.0))}.")
 
 
 def _decay_dominates(s: RunEvidence) -> Finding | None:
@@ -245,7 +241,7 @@ def _decay_dominates(s: RunEvidence) -> Finding | None:
     pulled = _pulled(s) if s.learned is False and (s.step_size or 0.0) < LARGE_STEP else None
     if pulled is None or pulled < DECAY_SHARE:
         return None
-    share, decay = number(pulled), number(max(_decays(s)))
+    share, decay = number(pulled), number(max(s.decays))
     return found("likely", f"Weight decay alone is {share} of what a step changes; weight decay is {decay}.")
 
 
@@ -267,7 +263,7 @@ def _pulled(s: RunEvidence) -> float | None:
 
 def _much_dropout(s: RunEvidence) -> Finding | None:
     dropped = [m for m in s.leaves if (m.get("drops") or 0.0) > 0.8]
-    if not s.failed or not dropped:
+    if s.learned or not dropped:
         return None
     said = f"Dropout leaves {number(100 * (1 - max(m['drops'] for m in dropped)))} % of what enters it."
     return found("likely", said, modules=[m["name"] for m in dropped])

@@ -7,7 +7,13 @@ from functools import cached_property
 
 import polars as pl
 
-from sonde.analysis.diagnosis.constant_answer import CONSTANT_LOSS, FEW_TARGETS, loss_of_constant, loss_score
+from sonde.analysis.diagnosis.constant_answer import (
+    CONSTANT_LOSS,
+    FEW_TARGETS,
+    loss_of_constant,
+    loss_score,
+    pooled_variance,
+)
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
@@ -245,16 +251,31 @@ class RunEvidence(RunRecord):
     @cached_property
     def beats_a_constant(self) -> bool | None:
         """Whether the run ends better than a constant answer, by more than the noise of its loss; None: not known."""
-        chance = self.trial("loss", "trivial") if self._same_loss else None
-        chance = self.loss_of_chance if chance is None else chance
+        chance, uncertain = self._constant
         ahead = (self.score or 0.0) >= FAILED
         if self.success is not None:
             return self.success
         if chance is None or self.last_loss is None:
             return ahead or None
-        apart = max(_BETTER * self._noise, CLEARLY * abs(chance))
+        apart = max(_BETTER * self._noise, uncertain * abs(chance))
         falls = self.fell is None or self.fell >= CLEARLY
         return self.last_loss <= chance + apart and (ahead or (falls and self.last_loss < chance - apart))
+
+    @property
+    def _constant(self) -> tuple[float | None, float]:
+        """The loss of the best constant answer, and by which share of it another is clearly better.
+
+        That to the batch of the experiments, unless targets of many steps are known.  The variance of numeric targets
+        has a relative standard error of √(2/samples) in a batch.
+        """
+        if not self._same_loss or pooled_variance(self) is not None:
+            return self.loss_of_chance, CLEARLY
+        of_batch = self.trial("loss", "trivial")
+        if of_batch is None:
+            return self.loss_of_chance, CLEARLY
+        samples = (self.trial("targets", "shape") or [0])[0]
+        numeric = self.trial("targets", "kind") == "real" and samples > 0
+        return of_batch, max(CLEARLY, math.sqrt(2 / samples) if numeric else 0.0)
 
     @property
     def is_sound(self) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sonde.analysis.audit import RuleAudit, RunAudit
 
 EARLY = 10  # the first steps, which are all measured
+NEARLY_UNMOVED = 0.1  # how far weights moved in all steps, in their norms
 LARGE_STEP = 0.3  # ‖ΔW‖/‖W‖ of a step
 MAP_LOSSES = frozenset({"NllLossNd", "NllLoss2D", "NllLoss2d"})  # with the classes at axis 1
 CLASS_LOSSES = MAP_LOSSES | {"NllLoss", "LogSoftmax"}
@@ -143,6 +144,12 @@ class RunRecord:
         return frozenset(self.facts.get("loss_ops") or [])
 
     @property
+    def has_broken_inputs(self) -> bool:
+        """Whether inputs hold values that are not finite."""
+        known = self.trial("inputs") or self.facts.get("inputs") or []
+        return any(one.get("not_finite_share") for one in known)
+
+    @property
     def targets(self) -> Mapping[str, Any]:
         """Statistics of the targets, from experiments or from the first step; empty where they were not seen."""
         return self.trial("targets") or next(iter(self.facts.get("targets", [])), None) or {}
@@ -151,6 +158,28 @@ class RunRecord:
     def parameters(self) -> list[dict[str, Any]]:
         """Facts about the parameters, in the order of the model."""
         return list(self.facts.get("parameters", []))
+
+    @cached_property
+    def copies(self) -> frozenset[str]:
+        """Parameters without a gradient that begin as copies of one that learns: a target network, a moving average."""
+        learning = {self.look(p) for p in self.parameters if p["requires_grad"] and p["in_optimiser"] is not False}
+        still = [p for p in self.parameters if p.get("start") and not p["requires_grad"]]
+        return frozenset(p["name"] for p in still if self.look(p) in learning)
+
+    @staticmethod
+    def look(parameter: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Shape and statistics of the initial values of a parameter; equal for a copy of it."""
+        start = parameter.get("start") or {}
+        return (*(parameter["shape"] or []), *(start.get(key) for key in ("mean", "std", "max")))
+
+    def moves(self, parameter: str) -> bool:
+        """Whether the norm of a parameter changes during the run."""
+        return len({*self.series("weight_norm").get(parameter, {}).values()}) > 1
+
+    @cached_property
+    def decays(self) -> list[float]:
+        """Weight decay of each parameter group."""
+        return [group.get("weight_decay") or 0.0 for one in self.facts.get("optimisers", []) for group in one["groups"]]
 
     def owner(self, parameter: str) -> str:
         """The module that a parameter belongs to."""

@@ -3,13 +3,14 @@
 import math
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
     DISTANCE_LOSSES,
     EARLY,
     LINEAR_OPS,
+    NEARLY_UNMOVED,
     SHAPE_OPS,
 )
 from sonde.core.formatting import number
@@ -20,6 +21,7 @@ OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
+MEMORISED = 0.4  # score of fifty steps on one batch
 MAJORITY = 0.8  # share of one class
 _SQUASHED = ("Softmax", "Sigmoid", "Tanh")
 _BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
@@ -56,7 +58,7 @@ def _over_the_batch(s: RunEvidence) -> Finding | None:
 
 def _pushes_away(s: RunEvidence) -> Finding | None:
     away, kind = s.trial("loss", "pushes_away"), s.trial("targets", "kind")
-    if away is None or away <= 0.9 or not (s.failed or kind in AMONG_CLASSES):
+    if away is None or away <= 0.9 or not (s.failed or kind in AMONG_CLASSES or (s.last_loss or 0.0) < 0):
         return None
     said = f"Its gradient moves {number(100 * away)} % of outputs away from their targets: the sign is wrong."
     return found("certain", said)
@@ -106,6 +108,14 @@ def _below_zero(s: RunEvidence) -> Finding | None:
     raw = "NllLoss" in ops and not ops & {"LogSoftmax", "Log"} and s.facts.get("output_op") not in ("LogSoftmax", "Log")
     why = "it takes raw scores for log-probabilities" if raw else "its sign is wrong"
     return found("certain", f"A cross-entropy ends at {number(s.last_loss or 0.0)}: {why}.")
+
+
+def _negative_distance(s: RunEvidence) -> Finding | None:
+    """From rows: a mean distance below zero has the wrong sign."""
+    ops, last = s.loss_ops, s.last_loss or 0.0
+    if last >= 0 or not ops & DISTANCE_LOSSES or ops - DISTANCE_LOSSES - SHAPE_OPS - {"Neg", "Mul"}:
+        return None
+    return found("certain", f"A distance ends at {number(last)}: its sign is wrong.")
 
 
 def _has_no_head_after(s: RunEvidence) -> bool:
@@ -214,7 +224,7 @@ def _all_the_same(s: RunEvidence) -> Finding | None:
     targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s):
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s):
         return None
     several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
     return found("certain", f"All targets of a batch of {samples} are {number(targets['mean'])}{several}.")
@@ -230,9 +240,13 @@ def _varies(s: RunEvidence) -> bool:
 def _memorised(s: RunEvidence) -> float | None:
     """How far one batch is learned in fifty steps, if the run itself, after 100 steps, is no better than a constant."""
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
-    if alone is None or alone <= 0.5 or s.score is None or s.score >= 0.1 or s.steps < FEWEST_STEPS:
+    if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 else alone
+    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
+
+
+def _hardly_moved(s: RunEvidence) -> bool:
+    return s.moved is not None and s.moved < NEARLY_UNMOVED
 
 
 def _unrelated_classes(s: RunEvidence) -> Finding | None:
@@ -282,7 +296,9 @@ def _one_class_a_batch(s: RunEvidence) -> Finding | None:
     """Batches that each hold one class, and not the same one: samples sorted by class."""
     spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
     single = [step for step, spread in spreads.items() if spread == 0]
-    if len(spreads) < EARLY or len(single) < 0.8 * len(spreads) or len({means[step] for step in single}) < 2:
+    if s.learned or len(spreads) < EARLY or len(single) < 0.8 * len(spreads):
+        return None
+    if len({means[step] for step in single}) < 2:
         return None
     if s.model_calls > 1 or s.targets.get("kind") == "real":
         return None
@@ -290,6 +306,31 @@ def _one_class_a_batch(s: RunEvidence) -> Finding | None:
         f"In {len(single)} of {len(spreads)} watched steps all targets of a batch are equal, and not always the same."
     )
     return found("likely", said)
+
+
+def _jumps_between_classes(s: RunEvidence) -> Finding | None:
+    """A batch of one class, and a loss that falls to nothing and jumps up again: samples sorted by class."""
+    targets = s.trial("targets") or {}
+    samples = s.trial("samples") or 0
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or targets.get("kind") not in AMONG_CLASSES:
+        return None
+    if not _jumps(s) or s.plays:
+        return None
+    top = number(max(s.losses.values()))
+    said = (
+        f"All {samples} targets of the batch are equal, and the loss falls below a tenth and jumps up to {top} again."
+    )
+    return found("likely", said)
+
+
+def _jumps(s: RunEvidence) -> bool:
+    """Whether the loss, after it fell below a tenth of the first, rises above the first."""
+    first, low = s.first_loss or 0.0, False
+    for loss in s.losses.values():
+        low = low or loss < first / 10
+        if low and loss > first > 0:
+            return True
+    return False
 
 
 def _majority(s: RunEvidence) -> Finding | None:
@@ -365,8 +406,9 @@ TASK_FAULTS = (
             _improper,
             _squared_on_classes,
             _below_zero,
+            _negative_distance,
         ),
-        asked=lambda s: not s.trial("loss", "ignores_pairing"),
+        asked=lambda s: not s.trial("loss", "ignores_pairing") and not s.has_broken_inputs,
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
             "The loss by itself, on free outputs: raising a class for all samples changes nothing "
@@ -404,12 +446,12 @@ TASK_FAULTS = (
     ),
     Diagnosis(
         name="data_order",
-        signs=(_one_class_a_batch,),
-        asked=lambda s: not s.learned,
+        signs=(_one_class_a_batch, _jumps_between_classes),
         short="Batches of one class each: samples are sorted.",
         measured=(
             "In 80 % of the watched steps all targets of a batch are equal, though they differ between steps, and the "
-            "run did not learn. Targets are seen where the loss is a module."
+            "run did not learn. Targets are seen where the loss is a module; otherwise all targets of the batch are "
+            "equal, and the loss falls below a tenth of the first and rises above it again."
         ),
         why="Each step teaches the network to answer with the class of its batch, and to forget the others.",
         remedy="Shuffle the training set: DataLoader(…, shuffle=True).",

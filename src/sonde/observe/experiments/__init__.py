@@ -22,6 +22,7 @@ from sonde.observe.experiments.copies import (
     describe_targets,
     fit,
     generators_kept,
+    missing_classes,
     reset,
     run_model,
     sample_count,
@@ -29,7 +30,7 @@ from sonde.observe.experiments.copies import (
     standardised,
     take_samples,
 )
-from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, loss_bounds, probe_loss
+from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, loss_bounds, padding, probe_loss
 from sonde.observe.facts import first_float, tensor_statistics, tensors
 from sonde.observe.operations import gate_saturation, traced
 
@@ -133,6 +134,7 @@ class _Experiments:
         self.x, self.y = cast_tensors(self.x, None), cast_tensors(self.y, None)
         self.samples = sample_count(self.x, self.y)
         begin = self.twin()
+        self.all_targets = self.y
         if self.samples is not None and self.samples > _SAMPLES:
             self.cut(begin, self.samples)
         with torch.enable_grad():
@@ -165,13 +167,14 @@ class _Experiments:
     def all(self, without_gradient: Sequence[str]) -> dict[str, Any]:
         """Everything, the quick questions first; what there is no time for is left out, and what fails says why."""
         found: dict[str, Any] = {"samples": self.samples, "start_kept": self.start is not None}
-        found["inputs"] = [one.read() for one in tensor_statistics(self.x)]
+        found["inputs"] = self.of_inputs()
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
             returned = run_model(begin, self.x)
         found |= self.of_output(returned)
         kind = found["targets"]["kind"]
         found["loss_now"], found["loss_start"] = self.value(now), self.value(begin)
+        found["loss_eval"] = self.value(self.twin(begin=False).eval())
         questions: dict[str, Callable[[], Any]] = {
             "traced_start": lambda: traced(begin, lambda: self.value(begin)),
             "traced_now": lambda: traced(now, lambda: self.value(now)),
@@ -193,28 +196,37 @@ class _Experiments:
         self.clock.end()
         return found
 
+    def of_inputs(self) -> list[dict[str, Any]]:
+        """Statistics of the inputs, and whether each is the same for all samples."""
+        found = [one.read() for one in tensor_statistics(self.x)]
+        given = [x for _, x in tensors(self.x) if type(x) is Tensor]
+        for one, x in zip(found, given, strict=False):
+            dense = x.layout == torch.strided and x.dim() > 0 and len(x) == self.samples
+            one["alike"] = dense and bool((x == x[:1]).all())
+        return found
+
     def of_output(self, returned: Any) -> dict[str, Any]:
         """What the output and its loss are, and what the targets are to them."""
         output = first_float(returned)
-        alone = output is not None and self.loss.depends_on_output(output, self.y)
-        alone = output is not None and alone and self.loss.depends_on_targets(output, self.y)
         found: dict[str, Any] = {"targets": describe_targets(self.y, output)}
         if output is None:
             return found
-        if found["targets"]["kind"] == "classes" and alone and compares_samples(self.loss.of_output, output, self.y):
-            found["targets"]["kind"] = "none"  # they name samples that belong together, not outputs
+        alone = self.loss.depends_on_output(output, self.y) and self.loss.depends_on_targets(output, self.y)
+        kind = found["targets"]["kind"]
+        if kind == "classes" and alone and compares_samples(self.loss.of_output, output, self.y):
+            found["targets"]["kind"] = kind = "none"  # they name samples that belong together, not outputs
         operation = operations.last_operation(output)
         found["output"] = {
             "shape": list(output.shape),
             "operation": operation,
             "operations_after": self.operations_after(output, returned),
+            **({"sums_over_batch": _sums_over_batch(output)} if operation == "Softmax" else {}),
         }
-        if operation == "Softmax" and output.dim() == 2 and len(output) > 1:
-            over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
-            found["output"]["sums_over_batch"] = over and not along
+        found["classes"] = missing_classes(self.all_targets, output) if kind == "classes" else None
         if alone:
             self.clock.tell("the loss alone")
-            found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, found["targets"]["kind"])
+            found["loss"] = probe_loss(self.loss.of_output, output, self.y, operation, kind)
+            found["padding"] = _answer(lambda: padding(self.loss.of_output, output, self.y))
         return found
 
     def operations_after(self, output: Tensor, returned: Any) -> list[str]:
@@ -250,21 +262,35 @@ class _Experiments:
     def fits(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Train copies for fifty steps on the batch: at several learning rates, and with one remedy at a time."""
         made = {"1": self.fit_with()}
-        if not self.rates and self.reached(found, made["1"]) >= _LEARNED:
+        reached = self.reached(found, made["1"])
+        if not self.rates and reached >= _LEARNED:
             return made
         if self.rates:
             made |= self.other_rates(found, made["1"], lambda rate: self.fit_with(rate=rate))
-        made["fresh"] = self.fit_with(change=reset)
-        if any(t.is_floating_point() for _, t in tensors(self.x)):
-            made["standardised"] = self.fit_with(x=standardised(self.x))
-        y = self.y
-        if found["targets"]["kind"] == "real" and isinstance(y, Tensor) and y.dim() > 0 and y.is_floating_point():
-            made["scaled targets"] = self.fit_with_scaled_targets(y, found["output"]["operation"])
-        if self.rates and any(
-            (group.get("weight_decay") or 0.0) > 0 for _, groups in self.optimisers for group in groups
-        ):
-            made["no decay"] = self.fit_with(decay=0.0)
+        made |= {name: self.fit_with(**change) for name, change in self.remedies(found, reached).items()}
+        if found["targets"]["kind"] == "real" and self.y.dim() > 0 and self.y.is_floating_point():
+            made["scaled targets"] = self.fit_with_scaled_targets(self.y, found["output"]["operation"])
         return made
+
+    def remedies(self, found: Mapping[str, Any], reached: float) -> dict[str, dict[str, Any]]:
+        """Changes that are tried one at a time, by name."""
+        tried: tuple[tuple[str, bool, dict[str, Any]], ...] = (
+            ("warm-up", self.rates and reached < _LEARNED and self.attends(found), {"warm_up": True}),
+            ("fresh", True, {"change": reset}),
+            ("standardised", any(t.is_floating_point() for _, t in tensors(self.x)), {"x": standardised(self.x)}),
+            ("no decay", self.rates and self.decays, {"decay": 0.0}),
+        )
+        return {name: change for name, wanted, change in tried if wanted}
+
+    @property
+    def decays(self) -> bool:
+        """Whether an optimiser has weight decay."""
+        return any((group.get("weight_decay") or 0.0) > 0 for _, groups in self.optimisers for group in groups)
+
+    def attends(self, found: Mapping[str, Any]) -> bool:
+        """Whether the model has attention."""
+        known = any(isinstance(module, nn.MultiheadAttention) for module in self.model.modules())
+        return known or bool((found.get("traced_start") or {}).get("attention"))
 
     def fit_with_scaled_targets(self, y: Tensor, operation: str | None) -> dict[str, Any]:
         """A fit to standardised targets, with the losses between which its score is measured."""
@@ -282,6 +308,7 @@ class _Experiments:
         y: Any = None,
         change: Callable[[nn.Module], Any] | None = None,
         decay: float | None = None,
+        warm_up: bool = False,
     ) -> dict[str, Any]:
         """One fit from the weights of the first step, with one change."""
         self.clock.tell("fifty steps on one batch")
@@ -296,7 +323,7 @@ class _Experiments:
             if change is not None:
                 change(model)
             of, to = self.x if x is None else x, self.y if y is None else y
-            return fit(model, recipes, self.loss, of, to, rate=rate, seconds=self.clock.share)
+            return fit(model, recipes, self.loss, of, to, rate=rate, warm_up=warm_up, seconds=self.clock.share)
 
         return {"failed": "no time was left"} if self.clock.is_over else attempt(question)
 
@@ -399,6 +426,14 @@ class _Experiments:
             return {}
         ends = grad.movedim(seen[0][1], 0)
         return {"first": float(ends[0].norm()), "last": float(ends[-1].norm()), "length": len(ends)}
+
+
+def _sums_over_batch(output: Tensor) -> bool:
+    """Whether probabilities of two axes sum to 1 over samples, and not over the outputs of a sample."""
+    if output.dim() != 2 or len(output) < 2:
+        return False
+    over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
+    return over and not along
 
 
 def _sample_places(many: int) -> Tensor:

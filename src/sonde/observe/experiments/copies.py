@@ -173,6 +173,14 @@ def _kind_of_whole_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> s
     return "real" if y.numel() == outputs.numel() else "none"
 
 
+def missing_classes(y: Any, outputs: Tensor) -> dict[str, Any] | None:
+    """How many classes one answer per sample has, the number of targets, and the classes that no target names."""
+    if not isinstance(y, Tensor) or outputs.dim() != 2 or y.dim() != 1:
+        return None
+    seen, many = {*y.tolist()}, outputs.shape[1]
+    return {"outputs": many, "samples": len(y), "missing": [one for one in range(many) if one not in seen]}
+
+
 def sample_count(x: Any, y: Any) -> int | None:
     """How many samples a batch has: the first axis of its tensors; None where these differ."""
     known = [tensor for _, tensor in tensors((x, y)) if tensor.layout != torch.strided or tensor.dim()]
@@ -238,6 +246,12 @@ def _train_once(model: nn.Module, walks: Sequence[torch.optim.Optimizer], loss: 
     return known
 
 
+def _raise_rates(walks: Sequence[torch.optim.Optimizer], step: int) -> None:
+    """Rates of a step in which they rise linearly over the first half of a fit."""
+    for group in (group for walk in walks for group in walk.param_groups):
+        group["lr"] = group.setdefault("full_lr", group["lr"]) * min(1.0, 2 * (step + 1) / FIT_STEPS)
+
+
 def fit(
     model: nn.Module,
     optimisers: OptimiserRecipes,
@@ -246,17 +260,21 @@ def fit(
     y: Any,
     *,
     rate: float = 1.0,
+    warm_up: bool = False,
     seconds: float = 1.0,
 ) -> dict[str, Any]:
     """Train the model for fifty steps on one batch, with learning rates times `rate`; its losses.
 
-    A large model gets fewer steps: ten, or as many as `seconds` allow.
+    With `warm_up` rates rise linearly over the first half.  A large model gets fewer steps: ten, or as many as
+    `seconds` allow.
     """
     walks = _rebuilt(model, optimisers, rate)
     losses: list[float] = []
     begun = time.process_time()
     with torch.enable_grad():
         while len(losses) < FIT_STEPS:
+            if warm_up:
+                _raise_rates(walks, len(losses))
             losses.append(_train_once(model, walks, loss, x, y))
             late = time.process_time() - begun > seconds and len(losses) >= _FEWEST_STEPS
             if late or not math.isfinite(losses[-1]):

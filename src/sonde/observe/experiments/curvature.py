@@ -114,10 +114,9 @@ def preconditioned_sharpness(
     holds does not move: its row of P^(−1/2) is 0.
     """
     metric = "preconditioned_sharpness"
-    if not any(_ADAM in state for optimiser in optimisers for state in optimiser.state.values()):
+    held = _held(optimisers)
+    if not any(_ADAM in state for _, state in held.values()):
         return None
-    groups = [(group, one.state) for one in optimisers for group in one.param_groups]
-    held = {id(p): (group, states.get(p, {})) for group, states in groups for p in group["params"]}
     scales = []
     for parameter in parameters:
         group, state = held.get(id(parameter), ({}, {}))
@@ -125,6 +124,12 @@ def preconditioned_sharpness(
             return undefined(metric, "the optimiser of a parameter has no second moment, or has not stepped")
         scales.append(_adam_scale(group, state) if group else torch.zeros_like(parameter, dtype=torch.float64))
     return sharpness(on_batch, torch.cat([scale.flatten() for scale in scales]), metric)
+
+
+def _held(optimisers: Sequence[torch.optim.Optimizer]) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
+    """The id of each parameter that an optimiser holds → its group, and its state."""
+    groups = [(group, one.state) for one in optimisers for group in one.param_groups]
+    return {id(p): (group, states.get(p, {})) for group, states in groups for p in group["params"]}
 
 
 def _adam_scale(group: dict[str, Any], state: dict[str, Any]) -> Tensor:

@@ -89,6 +89,34 @@ def _scale(output: Tensor, y: Any) -> float:
     return max(1.0, size) if math.isfinite(size) else 1.0
 
 
+def padding(loss: OutputLoss, output: Tensor, y: Any) -> dict[str, Any] | None:
+    """Targets that fill up sequences of different lengths: their share and value, and whether the loss counts them.
+
+    These are runs of one value at the ends of most sequences, which occurs nowhere else.
+    """
+    if not isinstance(y, Tensor) or y.dim() != 2 or y.shape[1] < 3 or y.numel() != len(y) * y.shape[1]:
+        return None
+    value = y[:, -1].mode().values
+    at_end = (y == value).flip(1).int().cumprod(1).flip(1).bool()
+    lengths = at_end.sum(1)
+    elsewhere = ((y == value) & ~at_end).double().mean()
+    if lengths.unique().numel() < 3 or float((lengths > 0).double().mean()) < 0.5 or elsewhere > 0.05:
+        return None
+    z = output.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (grad,) = torch.autograd.grad(loss(z, y).mean(), z)
+    classes_second = grad.dim() == 3 and grad.shape[:2] != y.shape and grad.shape[::2] == y.shape
+    grad = grad.movedim(1, -1) if classes_second else grad
+    if grad.numel() % y.numel():
+        return None
+    places = grad.reshape(*y.shape, -1).abs().sum(2)
+    return {
+        "share": float(at_end.double().mean()),
+        "value": float(value),
+        "counted": bool((places[at_end] > 0).double().mean() > 0.5),
+    }
+
+
 class _Questions:
     """Questions about a loss, answered by calling it with outputs of our own."""
 
@@ -245,20 +273,27 @@ class _Questions:
         if self.output.dim() != 2 or self.output.shape[1] < 2 or not isinstance(self.y, Tensor) or self.y.dim() != 1:
             return None
         y = (torch.arange(20) % 10 >= 3).to(self.y)
-        asked, in_logs = [], into is _RANGES["LogSoftmax"]  # answers are logarithms of shares
-        for shares in (True, False):
-            grid = torch.linspace(0, 1, 101).tolist() if shares else torch.linspace(-6, 6, 241).tolist()
-            if not shares and into is not _any:
-                continue
-            losses = []
-            for answer in grid:
-                z = torch.full((20, self.output.shape[1]), 1e-6 if shares else -20.0).to(self.output)
-                z[:, 0], z[:, 1] = (answer, 1 - answer) if shares else (answer, 0.0)
-                z = z.clamp_min(1e-6) if shares else z
-                losses.append(float(self.loss(z.log() if in_logs else z, y).detach()))
-            if all(map(math.isfinite, losses)):
-                asked.append(grid[losses.index(min(losses))])
-        return all(map(_asks_for_another, asked)) if asked else None
+        asked = [self._best_share(y, into, shares=True), self._best_share(y, into, shares=False)]
+        known = [one for one in asked if one is not None]
+        return all(map(_asks_for_another, known)) if known else None
+
+    def _best_share(self, y: Tensor, into: Callable[[Tensor], Tensor], *, shares: bool) -> float | None:
+        """The answer for the first class with the lowest loss, as a share or, of any outputs, as a logit."""
+        if not shares and into is not _any:
+            return None
+        grid = torch.linspace(0, 1, 101).tolist() if shares else torch.linspace(-6, 6, 241).tolist()
+        outputs = [_two_classes(self.output, answer, shares=shares) for answer in grid]
+        if into is _RANGES["LogSoftmax"]:
+            outputs = [z.log() for z in outputs]
+        losses = [self.value(z, y) for z in outputs]
+        return float(grid[losses.index(min(losses))]) if all(map(math.isfinite, losses)) else None
+
+
+def _two_classes(output: Tensor, answer: float, *, shares: bool) -> Tensor:
+    """Twenty outputs with one answer for the first two classes, and nearly nothing for the others."""
+    z = torch.full((20, output.shape[1]), 1e-6 if shares else -20.0).to(output)
+    z[:, 0], z[:, 1] = (answer, 1 - answer) if shares else (answer, 0.0)
+    return z.clamp_min(1e-6) if shares else z
 
 
 def _asks_for_another(answer: float) -> bool:
