@@ -100,10 +100,10 @@ def _plugins(kind: str) -> list[dict[str, Any]]:
     """The installed plugins of a kind."""
     if not entry_points(group=f"sonde.{kind}"):
         return []
-    from sonde.plugins import available
+    from sonde.plugins import load_available
 
     part = kind.removesuffix("s")
-    return [_entry(part, plugin.name, plugin.kind) for plugin in available(part)]
+    return [_entry(part, plugin.name, plugin.kind) for plugin in load_available(part)]
 
 
 def explain_command(

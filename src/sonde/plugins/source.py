@@ -83,10 +83,10 @@ def import_file(path: Path, name: str) -> Any:
 
     The file runs once for each content.  Modules beside the file can be imported.
     """
-    return thing_of(of_file(path, name))
+    return import_thing(import_file_source(path, name))
 
 
-def of_file(path: Path, name: str) -> Source:
+def import_file_source(path: Path, name: str) -> Source:
     """Read and import a file of code; return the source of `name` in it."""
     content = _bytes(path, name)
     source = Source(path.name, name, content_digest(content))
@@ -98,7 +98,7 @@ def of_file(path: Path, name: str) -> Source:
 def reference_source(reference: str) -> Source:
     """The source of a reference, without running the code that it names."""
     if reference.endswith(".npz"):
-        return of_data(reference)
+        return source_of_data(reference)
     where, _, name = reference.rpartition(":")
     if where.endswith(".py"):
         path = Path(where).expanduser()
@@ -112,7 +112,7 @@ def reference_source(reference: str) -> Source:
     return _module_source(where, name, Path(found.origin), None)
 
 
-def of_data(file: str) -> Source:
+def source_of_data(file: str) -> Source:
     """Read a file of arrays and return its source."""
     from sonde.store.files import absolute, place
     from sonde.tasks.arrays import read_npz
@@ -122,13 +122,13 @@ def of_data(file: str) -> Source:
     return source
 
 
-def source_in_module(module: str, name: str) -> Source:
+def import_module_source(module: str, name: str) -> Source:
     """Import a module and return the source of `name` in it."""
     imported = _imported(module)
     return _of_imported(imported, name, _under(imported, name))
 
 
-def of_object(thing: Any) -> Source:
+def source_of_object(thing: Any) -> Source:
     """The source of a class or function: its file, or the package it is installed with."""
     module = sys.modules.get(thing.__module__)
     for known, loaded in list(_modules.items()):
@@ -152,7 +152,7 @@ def of_object(thing: Any) -> Source:
     return source
 
 
-def thing_of(source: Source) -> Any:
+def import_thing(source: Source) -> Any:
     """The class or function of a source."""
     is_file = source.is_file
     module = _run_file(source.content, _carried(source), source.where) if is_file else _module_of_package(source)

@@ -375,7 +375,7 @@ def _parquet(frame: pl.DataFrame) -> bytes:
 def _own_code(known: Mapping[str, Any]) -> str:
     """The code of an index that this user writes, over all it says; empty where no key can be kept."""
     signed = json.dumps({name: known[name] for name in _SIGNED}, sort_keys=True).encode()
-    key = _key(user_cache("index.key"))
+    key = _read_or_make_key(user_cache("index.key"))
     return "" if key is None else hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 
@@ -384,7 +384,7 @@ def _is_own(known: IndexContents) -> bool:
 
 
 @cache
-def _key(path: Path) -> bytes | None:
+def _read_or_make_key(path: Path) -> bytes | None:
     """The user's key; the first caller makes it."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
