@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.config import Optimiser, Probing, RunConfig
-from sonde.engine import cluster, cluster_nodes
+from sonde.engine import cluster
 from sonde.models import ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Identity
@@ -95,18 +95,18 @@ def sweep(kind: str, nodes: int, runs: int, folder: Path) -> dict[str, Any]:
 
 
 def measure() -> list[dict[str, Any]]:
-    ray = cluster_nodes.require()
+    ray = cluster.require()
     from ray.cluster_utils import Cluster
 
     small = {
         "num_cpus": 1,
-        "object_store_memory": cluster_nodes.LOCAL_OBJECT_STORE,
+        "object_store_memory": cluster.LOCAL_OBJECT_STORE,
         "include_dashboard": False,
     }
     machines = Cluster(initialize_head=True, head_node_args=small)
     found: list[dict[str, Any]] = []
     try:
-        with tempfile.TemporaryDirectory() as place, cluster_nodes.connected(machines.address):
+        with tempfile.TemporaryDirectory() as place, cluster.connected(machines.address):
             there = 1
             for number, runs in SWEEPS:
                 if number > there:

@@ -22,7 +22,7 @@ from sonde.models import ResidualMLP
 from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import RULES
-from sonde.store.datasets.cifar10 import SIDE
+from sonde.store.datasets import SIDE
 from sonde.store.datasets.decoded import PAD, Images
 from sonde.studies import STUDIES
 from sonde.studies.settings import settings, swept

@@ -14,7 +14,7 @@ from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
 from sonde.engine.worker import train_bundle
 from sonde.store import lock
-from sonde.store.datasets.cifar10 import Absent
+from sonde.store.datasets import Absent
 from sonde.store.files import place
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES

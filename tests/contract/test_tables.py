@@ -11,7 +11,7 @@ from conftest import tiny_config
 from sonde.config import CHOICES, label_of, parse, to_tree
 from sonde.metrics.probes import PROBES
 from sonde.models import ResidualMLP
-from sonde.plugins import find
+from sonde.plugins import load_plugin
 from sonde.show.figures import figures_of
 from sonde.studies import STUDIES
 from sonde.tasks import Digits
@@ -19,7 +19,7 @@ from sonde.tasks import Digits
 FILES = Path(__file__).parents[1] / "plugin_files"
 PLUGINS = [("rule", "signs", "Signs"), ("model", "funnel", "funnel"), ("task", "moons", "moons")]
 ENTRIES = [(part, name, kind) for part, table in CHOICES.items() for name, kind in table.items()]
-ENTRIES += [(part, name, find(part, f"{FILES / file}.py:{name}").kind) for part, file, name in PLUGINS]
+ENTRIES += [(part, name, load_plugin(part, f"{FILES / file}.py:{name}").kind) for part, file, name in PLUGINS]
 
 
 @pytest.mark.parametrize(("part", "name", "kind"), ENTRIES, ids=[f"{p}-{n}" for p, n, _ in ENTRIES])

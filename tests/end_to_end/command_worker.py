@@ -10,8 +10,8 @@ from typing import Any
 
 from sonde.cli import main
 from sonde.store import datasets
+from sonde.store.datasets import find_cifar10, looked_for
 from sonde.store.datasets.archive import Archive
-from sonde.store.datasets.cifar10 import find_cifar10, looked_for
 
 ARCHIVE = "TESTED_ARCHIVE"
 """In the environment: the archive that `sonde data fetch` fetches in place of the one of the network."""

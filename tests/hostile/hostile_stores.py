@@ -403,7 +403,7 @@ def odd_index(grounds: Grounds, chance: random.Random, small: bool) -> str:
     if how == 0:
         said = spoil(known, chance)
     elif how == 1:
-        known["pack"] = "../../treasure/thesis.tex"
+        known["blocks"][0]["file"] = "../../treasure/thesis.tex"
         known["lines"]["file"] = chance.choice(("../../treasure/rows.parquet", known["lines"]["file"]))
         said = "a path"
     else:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sonde.cli.names import data_app as data
 from sonde.core.errors import SondeError
 from sonde.store import datasets
-from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_cifar10
+from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_cifar10
 
 runner = CliRunner()
 

@@ -10,8 +10,7 @@ import pytest
 
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
-from sonde.store.datasets import decoded
-from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, find_cifar10
+from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, decoded, find_cifar10
 from sonde.store.datasets.decoded import open_images
 
 

@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import decoded
+from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, decoded
 from sonde.store.datasets.archive import Archive
-from sonde.store.datasets.cifar10 import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource
 from sonde.store.datasets.decoded import load_arrays
 from sonde.tasks.images import read_digits
 

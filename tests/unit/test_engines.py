@@ -15,7 +15,7 @@ import torch
 import sonde as package
 from conftest import Sonde
 from sonde.core.errors import SondeError
-from sonde.engine import ENGINE_OPTIONS, choose, cluster_nodes
+from sonde.engine import ENGINE_OPTIONS, choose, cluster
 
 # An interpreter that finds no `ray`, whether it is installed or not.
 WITHOUT_RAY = """
@@ -77,9 +77,9 @@ def test_a_cluster_that_answers_and_refuses_is_not_called_absent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         with pytest.raises(SondeError, match=r"does not let us in \(Failed to connect .*\): .* RAY_AUTH_MODE"):
-            cluster_nodes._connect(ray, address)
+            cluster._connect(ray, address)
     with pytest.raises(SondeError, match=r"^no Ray cluster at --address"):
-        cluster_nodes._connect(ray, address)
+        cluster._connect(ray, address)
 
 
 def test_a_head_whose_server_does_not_start_is_said_to_have_none_not_to_want_a_token() -> None:
@@ -94,13 +94,13 @@ def test_a_head_whose_server_does_not_start_is_said_to_have_none_not_to_want_a_t
         socket.create_server(("127.0.0.1", 0)) as head,
         pytest.raises(SondeError, match=r"\(RuntimeError: Starting Ray client .*\): the same .*FORK_SUPPORT=0"),
     ):
-        cluster_nodes._connect(ray, f"ray://127.0.0.1:{head.getsockname()[1]}")
+        cluster._connect(ray, f"ray://127.0.0.1:{head.getsockname()[1]}")
 
 
 def test_a_node_fits_with_the_same_versions_and_a_sight_of_the_store(tmp_path: Path) -> None:
     fit = {"sonde": package.__version__, "torch": torch.__version__, "Python": platform.python_version()}
-    cluster_nodes._check_answer("n", (fit, True), tmp_path)
-    cluster_nodes._check_answer("n", (fit | {"torch": torch.__version__.partition("+")[0] + "+cu130"}, True), tmp_path)
+    cluster._check_answer("n", (fit, True), tmp_path)
+    cluster._check_answer("n", (fit | {"torch": torch.__version__.partition("+")[0] + "+cu130"}, True), tmp_path)
     for answer, message in (
         (({"Python": "3.11.7"}, None), "n has no Sonde: install sonde"),
         ((fit | {"sonde": "0.0.9"}, True), "n has sonde 0.0.9, here is"),
@@ -110,4 +110,4 @@ def test_a_node_fits_with_the_same_versions_and_a_sight_of_the_store(tmp_path: P
         ((fit, False), "n does not see what is written to"),
     ):
         with pytest.raises(SondeError, match=message):
-            cluster_nodes._check_answer("n", answer, tmp_path)
+            cluster._check_answer("n", answer, tmp_path)

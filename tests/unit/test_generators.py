@@ -60,7 +60,7 @@ def test_the_names_are_those_that_runs_draw_from(tmp_path: Path, monkeypatch: py
         RandomHierarchy(samples=8, test_samples=8),
     ]
     np.savez(tmp_path / "own.npz", x=np.ones((8, 3)), y=np.arange(8) % 2)
-    tasks.append(plugins.find("task", str(tmp_path / "own.npz")).kind())
+    tasks.append(plugins.load_plugin("task", str(tmp_path / "own.npz")).kind())
     for task in tasks:
         sonde.train(config_of(task, DirectFeedback()), runs=tmp_path)
     fake(Cifar10(subset=8, random_labels=True), seed=3)

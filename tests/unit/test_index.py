@@ -11,7 +11,7 @@ import pytest
 import sonde
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
-from sonde.store import files, index, index_writer
+from sonde.store import files, index
 from sonde.store import load as loading
 from sonde.store.files import Place
 from sonde.store.folder import commit, put_manifest, read_manifest, read_trained
@@ -101,8 +101,11 @@ def test_new_runs_are_read_from_their_folders_and_stand_in_order(store: Place, m
     fill(store, CONFIGS[7:9])
     assert_same(store, monkeypatch)
     assert indexed(store) > {*ids, *more}
-    rows = [file.name for file in (store / index.INDEX_FOLDER).iterdir() if file.name.startswith("rows-")]
-    assert len(rows) == 1, "the rows of an older index were left behind"
+    present = stamps(store)
+    assert present is not None
+    named = {block.file for block in index.read_index(store, present).blocks}
+    rows = {file.name for file in (store / index.INDEX_FOLDER).iterdir() if file.name.startswith("rows-")}
+    assert rows == named, "the rows of an older index were left behind"
 
 
 def test_a_run_that_was_trained_anew_is_not_taken_from_the_index(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,7 @@ def test_a_file_that_changed_under_the_index_is_read_from_its_folder_and_said(
 def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_asked_for(
     store: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_writer, "HEAVY", 100)
+    monkeypatch.setattr(index, "HEAVY", 100)
     fill(store, CONFIGS[:4])
     sonde.load(store)
     light = sonde.load(store, metrics=("test_acc",)).rows
@@ -183,7 +186,7 @@ def test_a_family_of_many_rows_is_left_out_of_the_index_and_read_where_it_is_ask
 
 
 def test_an_index_in_many_blocks_tells_the_same(store: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_writer, "ROWS_A_BLOCK", 1500)
+    monkeypatch.setattr(index, "ROWS_A_BLOCK", 1500)
     ids = fill(store, CONFIGS[:7])
     assert_same(store, monkeypatch)
     present = stamps(store)

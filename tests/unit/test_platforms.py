@@ -118,7 +118,7 @@ def test_the_key_of_the_index_is_written_as_bytes(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "O_BINARY", 1 << 30, raising=False)
     monkeypatch.setattr(os, "open", recorded)
-    assert index._key(tmp_path / "index.key") is not None
+    assert index._read_or_make_key(tmp_path / "index.key") is not None
     assert asked[0] & 1 << 30
 
 

@@ -331,8 +331,8 @@ def test_check_imports_a_file_as_a_plugin_is_imported(tmp_path: Path) -> None:
     (tmp_path / "helper_of_check.py").write_text("D = 3\n")
     make = function_of(f"{tmp_path / 'net.py'}:make", "make")
     assert make() == 3
-    assert make is plugins.find("model", f"{tmp_path / 'net.py'}:make").kind.make
-    assert plugins.find("model", f"{tmp_path / 'net.py'}:make").source.stamp == content_digest(
+    assert make is plugins.load_plugin("model", f"{tmp_path / 'net.py'}:make").kind.make
+    assert plugins.load_plugin("model", f"{tmp_path / 'net.py'}:make").source.stamp == content_digest(
         (tmp_path / "net.py").read_bytes()
     )
 

@@ -375,7 +375,7 @@ def test_a_function_of_a_notebook_is_known_by_its_own_lines(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
     monkeypatch.setitem(linecache.cache, "<cell 1>", (len(cell), None, cell.splitlines(True), "<cell 1>"))
     exec(compile(cell, "<cell 1>", "exec"), notebook.__dict__)
-    assert str(plugins.source.of_object(notebook.made_in_a_cell)).startswith("made_in_a_cell.py:made_in_a_cell@")
+    assert str(plugins.source.source_of_object(notebook.made_in_a_cell)).startswith("made_in_a_cell.py:made_in_a_cell@")
     monkeypatch.delitem(linecache.cache, "<cell 1>")
     with pytest.raises(SondeError, match="made_in_a_cell was written in no file"):
-        plugins.source.of_object(notebook.made_in_a_cell)
+        plugins.source.source_of_object(notebook.made_in_a_cell)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.store.datasets.cifar10 import find_cifar10
+from sonde.store.datasets import find_cifar10
 from sonde.store.datasets.decoded import Images, open_images
 from sonde.tasks.images import MEAN, STD, Cifar10, Cifar10Data, mirror
 

@@ -16,11 +16,11 @@ from conftest import tiny_config
 from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
-from sonde.store import index, index_writer, journal
-from sonde.store.files import place
+from sonde.store import index, journal
+from sonde.store.files import Place, place
 from sonde.store.folder import read_tensors
 from sonde.store.journal import Journal
-from sonde.store.run import Run
+from sonde.store.schemas import BlockOfIndex
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory, unpack, write_run
@@ -157,12 +157,12 @@ def test_an_index_that_tells_something_else_than_the_runs_is_wrong(
 ) -> None:
     monkeypatch.setattr(index, "RUNS_TO_INDEX", 2)
     ids = [write_run(tmp_path, config) for config in STUDIES["audit"].configs("quick", (42,))]
-    add = index_writer.IndexWriter.add
+    written = index._write_block
 
-    def added(self: index_writer.IndexWriter, run: Run, stamp: str, rows: pl.DataFrame) -> None:
-        add(self, run, stamp, rows.with_columns(pl.col("value") + (run.id == ids[0])))
+    def other(folder: Place, rows: pl.DataFrame) -> BlockOfIndex:
+        return written(folder, rows.with_columns(pl.col("value") + (pl.col("run") == ids[0])))
 
-    monkeypatch.setattr(index_writer.IndexWriter, "add", added)
+    monkeypatch.setattr(index, "_write_block", other)
     sonde.load(tmp_path)
     found = verify(tmp_path)
     assert found.indexed == 5

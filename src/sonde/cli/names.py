@@ -100,10 +100,10 @@ def _plugins(kind: str) -> list[dict[str, Any]]:
     """The installed plugins of a kind."""
     if not entry_points(group=f"sonde.{kind}"):
         return []
-    from sonde.plugins import available
+    from sonde.plugins import load_available
 
     part = kind.removesuffix("s")
-    return [_entry(part, plugin.name, plugin.kind) for plugin in available(part)]
+    return [_entry(part, plugin.name, plugin.kind) for plugin in load_available(part)]
 
 
 def explain_command(
@@ -214,9 +214,8 @@ def path_command(
     """Print where each data set is and in which form. The exit code is 2 if one is missing."""
     from sonde.cli.terminal import print_json
     from sonde.core.errors import pick
-    from sonde.store.datasets import DATASETS
+    from sonde.store.datasets import DATASETS, FORMS, Absent
     from sonde.store.datasets.archive import data_folder
-    from sonde.store.datasets.cifar10 import FORMS, Absent
 
     root = data_folder(data_root)
     chosen = DATASETS if name is None else {name: pick(DATASETS, name, "data set")}

@@ -53,9 +53,9 @@ def _probe_name(probe: Any) -> Any:
     if not isinstance(probe, str) or probe in PROBES:
         return probe
     if "@" in probe:
-        plugins.by_source("probe", "", probe)
+        plugins.load_by_source("probe", "", probe)
         return probe
-    return str(plugins.find("probe", probe).source)
+    return str(plugins.load_plugin("probe", probe).source)
 
 
 ProbeName = Annotated[str, BeforeValidator(_probe_name)]
@@ -63,7 +63,7 @@ ProbeName = Annotated[str, BeforeValidator(_probe_name)]
 
 def probe_of(name: str) -> Probe:
     """The function behind a name in `probes.names` or `probes.costly`."""
-    probe: Probe = PROBES[name] if name in PROBES else plugins.by_source("probe", "", name).kind
+    probe: Probe = PROBES[name] if name in PROBES else plugins.load_by_source("probe", "", name).kind
     return probe
 
 
@@ -310,8 +310,8 @@ def _chosen(part: str, section: Any) -> tuple[Any, dict[str, Any]]:
         return Optimiser, options
     options.pop("name", None)
     if source is not None:
-        return plugins.by_source(part, name, str(source)).kind, options
-    kind = CHOICES.get(part, {}).get(name) or plugins.find(part, name).kind
+        return plugins.load_by_source(part, name, str(source)).kind, options
+    kind = CHOICES.get(part, {}).get(name) or plugins.load_plugin(part, name).kind
     refuse_version(part, name, kind, options.pop("version", getattr(kind, "version", 1)))
     return kind, options
 

@@ -78,7 +78,7 @@ def name_again(tree: Mapping[str, Any], part: str, reference: str) -> None:
             f"--{part} {reference} is {found}, but the run was made with {stored}: name the file with that content; "
             "the run's folder keeps a copy of each file of code"
         )
-    plugins.find(part, reference)
+    plugins.load_plugin(part, reference)
 
 
 def _outside(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -7,8 +7,8 @@ the width, `L` the number of blocks, `init_scale` the factor of the residual bra
 Models know nothing of rules, tasks and metrics: they meet in `sonde.network`.  A model of your own needs no entry
 here; a plugin is a class or function in a file, see docs/own.md.
 
-To add a built-in model: a class that is validated when it is made, its line in `MODELS`, its options in the table of
-first options of `sonde.core` (so that later options do not change its run ids).  The contract tests then run it under
+To add a built-in model: a class that is validated when it is made, and its line in `MODELS`.  Its `first_options` name
+the options of its first release, so that later options do not change its run ids.  The contract tests then run it under
 every rule.
 """
 

@@ -78,36 +78,38 @@ def register(part: str, name: str, thing: Any) -> Any:
     return thing
 
 
-def find(part: str, reference: str) -> Plugin:
+def load_plugin(part: str, reference: str) -> Plugin:
     """Load the plugin that a reference names: registered, in a file, in a module, or installed."""
     _check_part(part)
     if (part, reference) in _registered:
         return _registered[part, reference]
     if part == "task" and reference.endswith(".npz"):
-        return _data(sources.of_data(reference))
+        return _data(sources.source_of_data(reference))
     where, colon, name = reference.rpartition(":")
     if colon and name.isidentifier():
         at = Path(where).expanduser()
-        source = sources.of_file(at, name) if where.endswith(".py") else sources.source_in_module(where, name)
-        return _load(part, sources.thing_of(source), source)
+        source = (
+            sources.import_file_source(at, name) if where.endswith(".py") else sources.import_module_source(where, name)
+        )
+        return _load(part, sources.import_thing(source), source)
     if reference.endswith(".py"):
         raise SondeError(f"{part} {reference!r}: say what in the file is meant, as {reference}:Name")
     for entry in _entry_points(part):
         if entry.name == reference:
-            source = sources.source_in_module(entry.module, entry.attr)
-            return _load(part, sources.thing_of(source), source, entry.name)
+            source = sources.import_module_source(entry.module, entry.attr)
+            return _load(part, sources.import_thing(source), source, entry.name)
     raise SondeError(
         f"unknown {part} {reference!r}: {nearest(reference, names(part))}; one of your own is named as file.py:Name"
     )
 
 
-def by_source(part: str, name: str, text: str) -> Plugin:
+def load_by_source(part: str, name: str, text: str) -> Plugin:
     """Load the plugin that a configuration names by its source; a probe has no other name."""
     source = Source.parse(text)
     key = part, name or _last(source), text
     if key in _found:
         return _found[key]
-    return _data(source) if source.is_data else _load(part, sources.thing_of(source), source, name)
+    return _data(source) if source.is_data else _load(part, sources.import_thing(source), source, name)
 
 
 def loaded(part: str, name: str, text: str) -> Plugin | None:
@@ -132,7 +134,7 @@ def plugin_of(part: str, kind: Any) -> Plugin:
 
 def plugin(part: str, what: Any, **options: Any) -> Any:
     """A part of a configuration from a file, a function or a class: `sonde.plugin("task", "data.npz", test=0.3)`."""
-    kind = (find(part, what) if isinstance(what, str) else plugin_of(part, what)).kind
+    kind = (load_plugin(part, what) if isinstance(what, str) else plugin_of(part, what)).kind
     for key in options:
         if key not in (fields := [field.name for field in dataclasses.fields(kind)]):
             raise SondeError(f"unknown key {f'{part}.{key}'!r}: {nearest(key, fields)}")
@@ -145,7 +147,7 @@ def plugin(part: str, what: Any, **options: Any) -> Any:
 def as_part(part: str, value: Any) -> Any:
     """Turn what a user passed into a part of a configuration: a name, a function, a class's object."""
     if isinstance(value, str):
-        return BUILT_IN[part][value]() if value in BUILT_IN[part] else find(part, value).kind()
+        return BUILT_IN[part][value]() if value in BUILT_IN[part] else load_plugin(part, value).kind()
     if inspect.isfunction(value) or isinstance(value, type):
         if dataclasses.is_dataclass(value) and isinstance(value, type):
             raise SondeError(f"{part}: pass {value.__name__}(…), not the class")
@@ -168,11 +170,11 @@ def names(part: str) -> list[str]:
     return list(dict.fromkeys([*BUILT_IN[part], *registered, *(entry.name for entry in _entry_points(part))]))
 
 
-def available(part: str) -> Iterator[Plugin]:
+def load_available(part: str) -> Iterator[Plugin]:
     """Load and yield the plugins that are registered or installed."""
     for name in names(part):
         if name not in BUILT_IN[part]:
-            yield find(part, name)
+            yield load_plugin(part, name)
 
 
 def _data(source: Source) -> Plugin:
@@ -190,7 +192,7 @@ def _last(source: Source) -> str:
 
 def _load_object(part: str, thing: Any, name: str = "") -> Plugin:
     """As `_load`; refuses a second object that a function made, because its file does not tell it from the first."""
-    source = sources.of_object(thing)
+    source = sources.source_of_object(thing)
     first = _made_from.get((part, name or _last(source), str(source)), thing)
     is_local = getattr(thing, "__closure__", None) or "<locals>" in thing.__qualname__
     if first is not thing and is_local and not sources.stands_in_its_module(thing):

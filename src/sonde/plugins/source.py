@@ -13,16 +13,16 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from sonde.core.errors import SondeError, nearest
 from sonde.core.validated import content_digest
-from sonde.plugins.edited import edited
 
 
 class Carried(NamedTuple):
@@ -83,10 +83,10 @@ def import_file(path: Path, name: str) -> Any:
 
     The file runs once for each content.  Modules beside the file can be imported.
     """
-    return thing_of(of_file(path, name))
+    return import_thing(import_file_source(path, name))
 
 
-def of_file(path: Path, name: str) -> Source:
+def import_file_source(path: Path, name: str) -> Source:
     """Read and import a file of code; return the source of `name` in it."""
     content = _bytes(path, name)
     source = Source(path.name, name, content_digest(content))
@@ -98,7 +98,7 @@ def of_file(path: Path, name: str) -> Source:
 def reference_source(reference: str) -> Source:
     """The source of a reference, without running the code that it names."""
     if reference.endswith(".npz"):
-        return of_data(reference)
+        return source_of_data(reference)
     where, _, name = reference.rpartition(":")
     if where.endswith(".py"):
         path = Path(where).expanduser()
@@ -112,7 +112,7 @@ def reference_source(reference: str) -> Source:
     return _module_source(where, name, Path(found.origin), None)
 
 
-def of_data(file: str) -> Source:
+def source_of_data(file: str) -> Source:
     """Read a file of arrays and return its source."""
     from sonde.store.files import absolute, place
     from sonde.tasks.arrays import read_npz
@@ -122,13 +122,13 @@ def of_data(file: str) -> Source:
     return source
 
 
-def source_in_module(module: str, name: str) -> Source:
+def import_module_source(module: str, name: str) -> Source:
     """Import a module and return the source of `name` in it."""
     imported = _imported(module)
     return _of_imported(imported, name, _under(imported, name))
 
 
-def of_object(thing: Any) -> Source:
+def source_of_object(thing: Any) -> Source:
     """The source of a class or function: its file, or the package it is installed with."""
     module = sys.modules.get(thing.__module__)
     for known, loaded in list(_modules.items()):
@@ -152,7 +152,7 @@ def of_object(thing: Any) -> Source:
     return source
 
 
-def thing_of(source: Source) -> Any:
+def import_thing(source: Source) -> Any:
     """The class or function of a source."""
     is_file = source.is_file
     module = _run_file(source.content, _carried(source), source.where) if is_file else _module_of_package(source)
@@ -346,3 +346,65 @@ def _module_of_package(source: Source) -> ModuleType:
 def _distributions() -> dict[str, str]:
     """The distribution that installed each package."""
     return {package: names[0] for package, names in importlib.metadata.packages_distributions().items()}
+
+
+# ── a file that was edited after it was imported ─────────────────────────────────────────────────────
+def edited(thing: Any, module: ModuleType, content: bytes) -> bool:
+    """Whether the file's content differs from the imported code of a class or function.
+
+    Compares the functions of the module that the thing consists of or names, with their lines.  A constant of the
+    module or of a class is not compared.  False if the code cannot be compared.
+    """
+    spec = module.__spec__
+    loader = spec.loader if spec else vars(module).get("__loader__")  # a script has no spec
+    if type(loader) is not SourceFileLoader:  # another loader, such as pytest's, may change the code
+        return False
+    try:
+        written = _compiled(content)
+    except (SyntaxError, ValueError):
+        return True
+    return any(_comparable(code) not in written for code in _codes_of(thing, module))
+
+
+@cache
+def _compiled(content: bytes) -> frozenset[Any]:
+    return frozenset(map(_comparable, _within(compile(content, "", "exec", dont_inherit=True))))
+
+
+def _comparable(code: CodeType) -> tuple[Any, ...]:
+    """What two code objects of one text share, wherever the file lies and however often they ran."""
+    constants = tuple(_comparable(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
+    return code.co_name, code.co_firstlineno, code.co_code, code.co_names, constants
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _within(constant)
+
+
+def _codes_of(thing: Any, module: ModuleType) -> Iterator[CodeType]:
+    """The code of a function or of a class's methods, and of the functions of the module that they name."""
+    file = Path(module.__file__ or "").name
+    waiting, seen = [thing], set()
+    while waiting:
+        one = _undecorated(waiting.pop())
+        if id(one) in seen or getattr(one, "__module__", None) != module.__name__:
+            continue
+        seen.add(id(one))
+        one = inspect.unwrap(one) if callable(one) else one
+        if isinstance(one, type):
+            waiting += [*vars(one).values(), *one.__bases__]
+        elif inspect.isfunction(one) and Path(one.__code__.co_filename).name == file:  # none that was generated
+            yield one.__code__
+            names = {name for code in _within(one.__code__) for name in code.co_names}
+            waiting += [vars(module)[name] for name in names if name in vars(module)]
+
+
+def _undecorated(member: Any) -> Any:
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    if isinstance(member, property):
+        return member.fget
+    return member.func if isinstance(member, cached_property) else member

@@ -2,13 +2,13 @@
 
     .index/index.json         names, sizes and checksums of the other files, and its own checksum
     .index/runs-….parquet     a line for each run: its stamp, its description, its manifest, where its rows are
-    .index/rows-….pack        pieces of Parquet: the rows of one family of metrics in a block of runs
+    .index/rows-….pack        a block of runs: pieces of Parquet, each with the rows of one family of metrics
 
 A family is a metric's name up to a bracket: all `drift[…]` are one.  A family with more than `HEAVY` rows in a run is
 left out and read from the run's folder.  An ended run never changes.  A line counts only while the files of its run
 have the stamps they had (time and size, or what an object store says of them); every other run is read from its
-folder.  `load` writes the index when enough runs are not in it, block by block; blocks whose runs are all unchanged
-are copied.  Where the store may not be written to, readers work without.
+folder.  `load` adds runs when enough are missing: they become new blocks, and older blocks stay as they are.  Where the
+store may not be written to, readers work without.
 
 An index may come with a store that somebody else wrote.  An index that this user wrote has a code (HMAC) made with a
 key: 32 random bytes in a file of the user's cache.  Its lines were checked when they were written.  The lines of any
@@ -23,30 +23,34 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.core.atomic import user_cache
+from sonde.core.atomic import remove_stale, user_cache
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import run_id
+from sonde.metrics import family_of
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Allowance, Place, is_sealed
-from sonde.store.folder import refuse_other_recipe
+from sonde.store.files import JSON_BYTES, Allowance, Place, is_sealed, seal
+from sonde.store.folder import as_tree, refuse_other_recipe
 from sonde.store.parquet import read_parquet, refuse_odd_values
 from sonde.store.readings import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices
 from sonde.store.run import Run
 from sonde.store.schemas import (
     ENDED,
+    BlockOfIndex,
     Checksum,
     IndexContents,
+    LinesOfIndex,
     Manifest,
     PieceOfIndex,
     Trained,
@@ -55,17 +59,23 @@ from sonde.store.schemas import (
     validate_json_as,
 )
 
-INDEX_FORMAT = 2
+INDEX_FORMAT = 3
 INDEX_FOLDER, INDEX_NAME = ".index", "index.json"
 INDEX_FILES = re.compile(r"(rows-[0-9a-f]{16}\.pack|runs-[0-9a-f]{16}\.parquet)")
 """The names of the files beside index.json."""
-_SIGNED = ("format", "pack", "lines", "blocks")
+_SIGNED = ("format", "lines", "blocks")
 _UNUSABLE = (pl.exceptions.PolarsError, OSError, SondeError, ValueError, KeyError, TypeError, OverflowError)
 RUNS_TO_INDEX = 100  # runs that are not in the index; below that the folders are as quick
+HEAVY = 2_000  # rows of a family in one run
+ROWS_A_BLOCK = 1_000_000  # rows of a block: what is held in memory while the index is written
 _REBUILD = "remove the index, and the next reader writes it anew"
 _KEY_BYTES = 32
 LINES = pl.Schema(dict.fromkeys(("id", "stamp", "description", "manifest", "heavy"), pl.String) | {"block": pl.Int64})
 PIECE = pl.Schema([*SCHEMA.items(), ("place", pl.UInt32)])  # `place`: the position of the row in its block
+_KEYS = (
+    pl.col("metric").str.split("[").list.first().alias("family"),
+    pl.col("layer").is_not_null().alias("layers"),
+)
 
 
 class RowPlace(NamedTuple):
@@ -80,11 +90,10 @@ class Index:
     """The runs of an index that have not changed since, and where their rows are."""
 
     root: Place
-    pack: str = ""
     lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINES))
     runs: dict[str, Run] = field(default_factory=dict)
     places: dict[str, RowPlace] = field(default_factory=dict)
-    blocks: list[list[PieceOfIndex]] = field(default_factory=list)
+    blocks: list[BlockOfIndex] = field(default_factory=list)
     changed: tuple[str, ...] = ()  # runs whose manifest is the one that was indexed, but another file is not
     packed: int = 0  # bytes of the files that the rows come from
 
@@ -103,7 +112,7 @@ class Index:
         allowance = Allowance(self.packed)
         for block, members in sorted(by_block.items()):
             try:
-                frame = self._block(block, query)
+                frame = self._block(self.blocks[block], query)
                 allowance.take(frame.height, INDEX_FOLDER)
             except _UNUSABLE:
                 for run in members:
@@ -116,7 +125,6 @@ class Index:
         """The index without the blocks of these runs."""
         if not runs:
             return self
-        self.close()
         blocks = {self.places[run].block for run in runs}
         kept = {run: place for run, place in self.places.items() if place.block not in blocks}
         return replace(
@@ -126,47 +134,35 @@ class Index:
             places=kept,
         )
 
-    def copied(self, block: int) -> Iterator[tuple[PieceOfIndex, bytes]]:
-        """The pieces of a block with their bytes; an error where one is damaged."""
-        for piece in self.blocks[block]:
-            yield piece, self._content(piece)
-
-    def _block(self, block: int, query: RowQuery) -> pl.DataFrame:
+    def _block(self, block: BlockOfIndex, query: RowQuery) -> pl.DataFrame:
+        asked = [one for one in block.pieces if query.includes(one.family) and (query.layers or not one.layers)]
         frames = []
-        for piece in self.blocks[block]:
-            if query.includes(piece.family) and (query.layers or not piece.layers):
-                frame = read_parquet(self._content(piece), INDEX_FOLDER, _REBUILD)
-                if frame.schema != PIECE or frame["run"].null_count() or frame["place"].null_count():
-                    raise SondeError("the columns of another version")
-                refuse_odd_values(frame, INDEX_FOLDER, _REBUILD)
-                frames.append(query.select(frame))
+        for content in _contents(self.root, block, asked):
+            frame = read_parquet(content, INDEX_FOLDER, _REBUILD)
+            if frame.schema != PIECE or frame["run"].null_count() or frame["place"].null_count():
+                raise SondeError("the columns of another version")
+            refuse_odd_values(frame, INDEX_FOLDER, _REBUILD)
+            frames.append(query.select(frame))
         if len(frames) == 1:
             return frames[0].drop("place")
         return pl.concat(frames).sort("place").drop("place") if frames else empty()
 
-    def _content(self, piece: PieceOfIndex) -> bytes:
-        if piece.at + piece.known.bytes > self._size:
-            raise SondeError("a piece of the index is not in its pack")
-        self._file.seek(piece.at)
-        content = self._file.read(piece.known.bytes)
-        if checksum(content) != piece.known:
-            raise SondeError("a piece of the index is not what was written")
-        return content
 
-    @cached_property
-    def _size(self) -> int:
-        return self._file.seek(0, io.SEEK_END)
-
-    @cached_property
-    def _file(self) -> BinaryIO | io.BytesIO:
-        path = self.root / INDEX_FOLDER / self.pack
-        return path.open("rb") if isinstance(path, Path) else io.BytesIO(path.read_bytes())
-
-    def close(self) -> None:
-        """Close the pack, where it was opened."""
-        file = self.__dict__.pop("_file", None)
-        if file is not None:
-            file.close()
+def _contents(root: Place, block: BlockOfIndex, pieces: Collection[PieceOfIndex]) -> Iterator[bytes]:
+    """The bytes of these pieces of a block; an error where one is damaged."""
+    if not pieces:
+        return
+    path = root / INDEX_FOLDER / block.file
+    with files.opened(path) if isinstance(path, Path) else io.BytesIO(path.read_bytes()) as file:
+        size = file.seek(0, io.SEEK_END)
+        for piece in pieces:
+            if piece.at + piece.known.bytes > size:
+                raise SondeError("a piece of the index is not in its pack")
+            file.seek(piece.at)
+            content = file.read(piece.known.bytes)
+            if checksum(content) != piece.known:
+                raise SondeError("a piece of the index is not what was written")
+            yield content
 
 
 def is_due(fresh: int, known: int) -> bool:
@@ -176,6 +172,7 @@ def is_due(fresh: int, known: int) -> bool:
 
 def read_index(root: Place, present: Mapping[str, str]) -> Index:
     """Read the index; without runs where there is no index, or it is not what was written."""
+    packed = sum(map(bytes_of_rows, present.values()))
     try:
         known, lines = _read_lines(root)
         current = _current(lines, present)
@@ -191,9 +188,8 @@ def read_index(root: Place, present: Mapping[str, str]) -> Index:
         placed = zip(current["id"], current["block"], heavies, strict=True)
         places = {id: RowPlace(block, tuple(heavy)) for id, block, heavy in placed}
     except _UNUSABLE:
-        return Index(root)
-    packed = sum(map(bytes_of_rows, present.values()))
-    return Index(root, known.pack, current, runs, places, known.blocks, tuple(changed["id"]), packed)
+        return Index(root, packed=packed)
+    return Index(root, current, runs, places, known.blocks, tuple(changed["id"]), packed)
 
 
 def indexed_manifests(root: Place, present: Mapping[str, str]) -> dict[str, Manifest]:
@@ -209,13 +205,9 @@ def indexed_manifests(root: Place, present: Mapping[str, str]) -> dict[str, Mani
 def refuse_damaged_index(root: Place) -> None:
     """Raise where a byte of the index is not the one that was written."""
     known, _ = _read_lines(root)
-    whole = Index(root, known.pack, blocks=known.blocks)
-    try:
-        for block in range(len(whole.blocks)):
-            for _ in whole.copied(block):
-                pass
-    finally:
-        whole.close()
+    for block in known.blocks:
+        for _ in _contents(root, block, block.pieces):
+            pass
 
 
 def bytes_of_rows(stamp: str) -> int:
@@ -232,7 +224,7 @@ def _check_lines(
     for id, description, manifest, block, heavy in zip(
         current["id"], described, manifests, current["block"], heavies, strict=True
     ):
-        fits = description["id"] == id == run_id(description["config"]) and 0 <= block < max(blocks, 1)
+        fits = description["id"] == id == run_id(description["config"]) and 0 <= block < blocks
         if not fits or manifest.state not in ENDED or not all(isinstance(one, str) for one in heavy):
             raise SondeError("a line of the index is not what was written")
         refuse_other_recipe(description, INDEX_FOLDER, _REBUILD)
@@ -286,20 +278,113 @@ def _manifests(known: IndexContents, lines: pl.DataFrame) -> list[Manifest]:
     return [Manifest(**one) for one in found]
 
 
+# ── write ────────────────────────────────────────────────────────────────────────────────────────────
+def light(rows: pl.DataFrame) -> tuple[pl.DataFrame, HeavyFamilies]:
+    """The rows of a run that go into the index, and the families that are left out."""
+    if rows.height <= HEAVY:
+        return rows, ()
+    known = rows["metric"].value_counts()
+    counts: Counter[str] = Counter()
+    for metric, count in known.iter_rows():
+        counts[family_of(metric)] += count
+    heavy = tuple(sorted(family for family, count in counts.items() if count > HEAVY))
+    if not heavy:
+        return rows, ()
+    return rows.filter(~pl.col("metric").is_in([name for name in known["metric"] if family_of(name) in heavy])), heavy
+
+
+def write_index(old: Index, present: Mapping[str, str], added: Iterable[tuple[Run, pl.DataFrame]]) -> Index:
+    """Add ended runs with their rows; return the new index, or the old one where the store may not be written to.
+
+    `present` has the stamp of every run.  The rows of a block are held in memory, and no others.
+    """
+    try:
+        folder = files.inner_folder(old.root / INDEX_FOLDER)
+        if isinstance(folder, Path):
+            if not os.access(folder, os.W_OK):
+                return old
+            remove_stale(folder)
+        kept = old.lines["block"].unique().sort().to_list()
+        blocks = [old.blocks[block] for block in kept]
+        lines = [old.lines.with_columns(pl.col("block").replace_strict(kept, range(len(kept)), return_dtype=pl.Int64))]
+        runs, places = dict(old.runs), {run: RowPlace(kept.index(at), heavy) for run, (at, heavy) in old.places.items()}
+        for members in _blocks_of(added):
+            texts = []
+            for run, _, heavy in members:
+                runs[run.id], places[run.id] = run, RowPlace(len(blocks), heavy)
+                known = (run.description, as_tree(run.manifest), heavy)
+                texts.append((run.id, present[run.id], *map(json.dumps, known), len(blocks)))
+            lines.append(pl.DataFrame(texts, LINES, orient="row"))
+            blocks.append(_write_block(folder, pl.concat([rows for _, rows, _ in members], rechunk=True)))
+        new = replace(old, lines=pl.concat(lines).sort("id"), runs=runs, places=places, blocks=blocks)
+        _write_lines(folder, new)
+    except (SondeError, OSError):
+        return old
+    return new
+
+
+_Member = tuple[Run, pl.DataFrame, HeavyFamilies]
+
+
+def _blocks_of(added: Iterable[tuple[Run, pl.DataFrame]]) -> Iterator[list[_Member]]:
+    """The runs, as many at a time as have the rows of a block."""
+    members: list[_Member] = []
+    height = 0
+    for run, rows in added:
+        members.append((run, *light(rows)))
+        height += members[-1][1].height
+        if height >= ROWS_A_BLOCK:
+            yield members
+            members, height = [], 0
+    if members:
+        yield members
+
+
+def _write_block(folder: Place, rows: pl.DataFrame) -> BlockOfIndex:
+    rows = rows.with_row_index("place").select(PIECE.names())
+    pieces, packed = list[PieceOfIndex](), b""
+    for (family, layers), piece in rows.group_by(*_KEYS, maintain_order=True):
+        content = _parquet(piece)
+        pieces.append(PieceOfIndex(family=str(family), layers=bool(layers), at=len(packed), known=checksum(content)))
+        packed += content
+    file = f"rows-{checksum(packed).sha256[:16]}.pack"
+    files.write(folder / file, packed)
+    return BlockOfIndex(file=file, pieces=pieces)
+
+
+def _write_lines(folder: Place, index: Index) -> None:
+    """Write the lines, then index.json, which makes all visible; remove the files of an older index."""
+    content = _parquet(index.lines)
+    lines = LinesOfIndex(file=f"runs-{checksum(content).sha256[:16]}.parquet", known=checksum(content))
+    files.write(folder / lines.file, content)
+    known = {"format": INDEX_FORMAT, "lines": asdict(lines), "blocks": [asdict(block) for block in index.blocks]}
+    files.write(folder / INDEX_NAME, seal(known | {"own": _own_code(known)}))
+    named = {lines.file, *(block.file for block in index.blocks)}
+    for file in folder.iterdir():
+        if file.name not in named and INDEX_FILES.fullmatch(file.name):
+            file.unlink(missing_ok=True)
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=1)
+    return buffer.getvalue()
+
+
 # ── whether this user wrote it ──────────────────────────────────────────────────────────────────────
-def own_code(known: Mapping[str, Any]) -> str:
+def _own_code(known: Mapping[str, Any]) -> str:
     """The code of an index that this user writes, over all it says; empty where no key can be kept."""
     signed = json.dumps({name: known[name] for name in _SIGNED}, sort_keys=True).encode()
-    key = _key(user_cache("index.key"))
+    key = _read_or_make_key(user_cache("index.key"))
     return "" if key is None else hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 
 def _is_own(known: IndexContents) -> bool:
-    return known.own != "" and hmac.compare_digest(known.own.encode(), own_code(asdict(known)).encode())
+    return known.own != "" and hmac.compare_digest(known.own.encode(), _own_code(asdict(known)).encode())
 
 
 @cache
-def _key(path: Path) -> bytes | None:
+def _read_or_make_key(path: Path) -> bytes | None:
     """The user's key; the first caller makes it."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

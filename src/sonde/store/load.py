@@ -1,32 +1,27 @@
 """Read a store: tidy rows as one DataFrame, and what each run was."""
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import polars as pl
 
 from sonde.core.errors import SondeError, tell
 from sonde.core.formatting import listed
-from sonde.metrics.rows import empty, named
+from sonde.metrics.rows import named
 from sonde.store.files import Allowance, Place, place
 from sonde.store.folder import read_manifest, run_exists
-from sonde.store.index import Index, bytes_of_rows, indexed_manifests, is_due, read_index
+from sonde.store.index import Index, bytes_of_rows, indexed_manifests, is_due, read_index, write_index
 from sonde.store.listing import foreign_folders, stamps, stamps_of, why_incomplete
 from sonde.store.readings import NO_ROWS, RowQuery, RowSlice, join_slices
 from sonde.store.remote import Remote, Unreachable
 from sonde.store.run import Run, Runs, open_run, read_rows
 from sonde.store.schemas import ENDED, Manifest
 
-if TYPE_CHECKING:
-    from sonde.store.index_writer import IndexWriter
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_Loaded = tuple[Run, RowSlice]  # a run, with those of its rows that were asked for
 
 _REQUESTS_AT_ONCE = 32  # to an object store
 
@@ -61,26 +56,25 @@ def load(
     found = known.rows(indexed, query)
     known = known.without([id for id in indexed if id not in found])
     found = {id: rows for id, rows in found.items() if id in known.runs}
-    fresh = [id for id in present if id not in known.runs or (id in asked and id not in found)]
-    reader = _FolderReader(root, present, known, asked, query)
-    try:
-        read = _each(root, reader.read, fresh)
-        found |= reader.written()
-    finally:
-        reader.close()
-        known.close()
-    broken = {id: error for id, error in zip(fresh, read, strict=True) if isinstance(error, SondeError)}
+    folders = _Folders(root, present)
+    runs = known.runs | folders.open([id for id in present if id not in known.runs])
+    ended = [run for id, run in runs.items() if id not in known.runs and _may_be_indexed(run)]
+    if is_due(len(ended), len(known.runs)):
+        known = write_index(known, present, folders.read(ended, RowQuery()))
+        runs |= known.runs
+        found |= known.rows([run.id for run in ended if run.id in asked and known.has(run.id, query)], query)
+    if not query.is_empty:
+        rest = [runs[id] for id in present if id in asked and id in runs and id not in found]
+        for run, rows in folders.read(rest, query):
+            runs[run.id], found[run.id] = run, RowSlice(rows, 0, rows.height)
+    broken = {id: folders.broken[id] for id in present if id in folders.broken}
     if broken and len(broken) == len(present):
         raise next(iter(broken.values()))
     for id, error in broken.items():
         tell(f"left out: {id} ({error})")
-    loaded = {id: (run, found.get(id, NO_ROWS)) for id, run in known.runs.items()}
-    for one in read:
-        if not isinstance(one, SondeError):
-            run, rows = one
-            loaded[run.id] = (run, rows if rows.count else found.get(run.id, rows))
+    loaded = [(runs[id], found.get(id, NO_ROWS)) for id in present if id not in broken]
     reasons = {id: str(error).replace(f"{root}/", "") for id, error in broken.items()}
-    return replace(_runs(root, [loaded[id] for id in present if id not in broken]), broken=reasons)
+    return replace(_runs(root, loaded), broken=reasons)
 
 
 def _tell_about_store(root: Place, present: Collection[str]) -> None:
@@ -94,7 +88,7 @@ def load_some(root: str | Place, ids: Iterable[str], *, metrics: Collection[str]
     """Read those of these runs that are in the store, without its index; `metrics` as in `load`."""
     root = place(root)
     query = RowQuery(metrics=metrics)
-    return _runs(root, [_slice(*_read(root / id, query)) for id in ids if run_exists(root / id)])
+    return _runs(root, [_read(root / id, query) for id in ids if run_exists(root / id)])
 
 
 class RowReader:
@@ -125,10 +119,7 @@ class RowReader:
             chosen, metrics = chosen & named(metrics), None
         query = RowQuery(metrics=metrics, where=chosen)
         found = index.rows([id for id in ids if index.has(id, query)], query)
-        return join_slices(found[id] if id in found else self._from_folder(id, query) for id in ids)
-
-    def _from_folder(self, id: str, query: RowQuery) -> RowSlice:
-        return _slice(*_read(self.root / id, query))[1]
+        return join_slices(found[id] if id in found else _read(self.root / id, query)[1] for id in ids)
 
     def stamp(self, runs: Iterable[str]) -> str:
         """Changes when a file of one of these runs does."""
@@ -152,76 +143,78 @@ def _each(root: Place, read: Callable[[_T], _R], wanted: Sequence[_T]) -> list[_
         return list(threads.map(read, wanted))
 
 
-class _FolderReader:
-    """Reads runs from their folders.  Where enough of them are not in the index, it is written."""
+class _Folders:
+    """Reads runs from their folders.  `broken` says why some of them cannot be read."""
 
-    def __init__(
-        self, root: Place, present: Mapping[str, str], known: Index, asked: Container[str], query: RowQuery
-    ) -> None:
-        self.root, self.present, self.known, self.asked, self.query = root, present, known, asked, query
-        self.allowance = Allowance(0)
-        self.lock = Lock()
-        self.writer: IndexWriter | None = None
-        if is_due(sum(id not in known.runs for id in present), len(known.runs)):
-            from sonde.store import index_writer
+    def __init__(self, root: Place, present: Mapping[str, str]) -> None:
+        self.root, self.present = root, present
+        self.broken: dict[str, SondeError] = {}
+        self._allowance = Allowance(0)
 
-            self.writer = index_writer.IndexWriter(known, query)
+    def open(self, ids: Iterable[str]) -> dict[str, Run]:
+        """The runs, without their rows."""
+        return self._tried(open_run, {id: self.root / id for id in ids})
 
-    def read(self, id: str) -> _Loaded | SondeError:
-        """A run, or why it cannot be read.  A store that does not answer is an error of the whole load."""
-        try:
-            return self._read(id)
-        except Unreachable:
-            raise
-        except SondeError as error:
-            return error
+    def read(self, runs: Sequence[Run], query: RowQuery) -> Iterator[tuple[Run, pl.DataFrame]]:
+        """Each run as it is now, with those of its rows that are asked for."""
+        at_once = _REQUESTS_AT_ONCE if isinstance(self.root, Remote) else 1
+        for first in range(0, len(runs), at_once):
+            some = {run.id: run for run in runs[first : first + at_once] if run.id not in self.broken}
+            for run, rows in self._tried(_read_whole, some).values():
+                try:
+                    self._count(run, rows.height)
+                except SondeError as error:
+                    self.broken[run.id] = error
+                else:
+                    yield run, query.select(rows)
 
-    def _read(self, id: str) -> _Loaded:
-        writer = None if id in self.known.runs else self.writer
-        query = self.query if id in self.asked else RowQuery(metrics=())
-        run, rows = _read(self.root / id, query if writer is None else RowQuery())
-        self._count(run, rows.height)
-        if writer is not None and run.manifest.state in ENDED and not run.is_watched:
-            with self.lock:
-                in_writer = writer.add(run, self.present[id], rows)
-            if in_writer or query.is_empty:
-                return _slice(run, empty())
-        return _slice(run, rows if writer is None else query.select(rows))
+    def _tried(self, read: Callable[[_T], _R], wanted: Mapping[str, _T]) -> dict[str, _R]:
+        """Call `read` on each.  A store that does not answer is an error of the whole load."""
 
-    def written(self) -> dict[str, RowSlice]:
-        """Finish the index; return the rows that are asked for of the runs that were added to it."""
-        if self.writer is None:
-            return {}
-        self.writer.finish()
-        return {id: rows for id, rows in self.writer.found.items() if id in self.asked}
+        def tried(one: _T) -> _R | SondeError:
+            try:
+                return read(one)
+            except Unreachable:
+                raise
+            except SondeError as error:
+                return error
 
-    def close(self) -> None:
-        """Remove an index that was not finished."""
-        if self.writer is not None:
-            self.writer.abandon()
+        found: dict[str, _R] = {}
+        for id, result in zip(wanted, _each(self.root, tried, list(wanted.values())), strict=True):
+            if isinstance(result, SondeError):
+                self.broken[id] = result
+            else:
+                found[id] = result
+        return found
 
     def _count(self, run: Run, rows: int) -> None:
         """Raise where the rows of all runs that were read are more than their bytes explain."""
-        with self.lock:
-            packed = sum(known.bytes for known in (run.manifest.checksums or {}).values())
-            self.allowance.left += max(packed, bytes_of_rows(self.present[run.id]))
-            self.allowance.take(rows, run.id)
+        packed = sum(known.bytes for known in (run.manifest.checksums or {}).values())
+        self._allowance.left += max(packed, bytes_of_rows(self.present[run.id]))
+        self._allowance.take(rows, run.id)
 
 
-def _read(path: Place, query: RowQuery) -> tuple[Run, pl.DataFrame]:
+def _read_whole(run: Run) -> tuple[Run, pl.DataFrame]:
+    """A run as it is now, and all its rows."""
+    manifest, rows = read_rows(run, run.manifest)
+    return replace(run, manifest=manifest), rows
+
+
+def _may_be_indexed(run: Run) -> bool:
+    return run.manifest.state in ENDED and not run.is_watched
+
+
+def _read(path: Place, query: RowQuery) -> tuple[Run, RowSlice]:
     """A run, and those of its rows that are asked for."""
-    run, rows = open_run(path), empty()
-    if not query.is_empty:
-        manifest, rows = read_rows(run, run.manifest)
-        run = replace(run, manifest=manifest)
-    return run, query.select(rows)
-
-
-def _slice(run: Run, rows: pl.DataFrame) -> _Loaded:
+    run = open_run(path)
+    if query.is_empty:
+        return run, NO_ROWS
+    run, rows = _read_whole(run)
+    rows = query.select(rows)
     return run, RowSlice(rows, 0, rows.height)
 
 
-def _runs(root: Place, loaded: Sequence[_Loaded]) -> Runs:
+def _runs(root: Place, loaded: Sequence[tuple[Run, RowSlice]]) -> Runs:
     old = sum(run.manifest.checksums is None for run, _ in loaded)
     if old:
         runs = f"{old} run{'s' * (old != 1)} in {root}"

@@ -314,7 +314,7 @@ def with_defaults(facts: _Tree) -> _Tree:
 
 @extensible
 class PieceOfIndex:
-    """The rows of one family in one block, at an offset of the pack."""
+    """The rows of one family, at an offset of the file of their block."""
 
     family: str
     layers: bool
@@ -323,7 +323,17 @@ class PieceOfIndex:
 
 
 @closed
-class _LinesOfIndex:
+class BlockOfIndex:
+    """A file with the rows of some runs, and the pieces in it."""
+
+    file: BareName
+    pieces: list[PieceOfIndex]
+
+
+@closed
+class LinesOfIndex:
+    """The file with a line for each run."""
+
     file: BareName
     known: Checksum
 
@@ -333,9 +343,8 @@ class IndexContents:
     """The content of index.json."""
 
     format: Count
-    pack: BareName
-    lines: _LinesOfIndex
-    blocks: list[list[PieceOfIndex]]
+    lines: LinesOfIndex
+    blocks: list[BlockOfIndex]
     own: str = ""  # the code of the user who wrote it
     sha256: str
 

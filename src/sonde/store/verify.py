@@ -13,8 +13,7 @@ from sonde.core.errors import SondeError
 from sonde.store import files
 from sonde.store.files import Place, place
 from sonde.store.folder import Damaged, how_to_restore, read_manifest, read_visible
-from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, read_index, refuse_damaged_index
-from sonde.store.index_writer import light
+from sonde.store.index import INDEX_FOLDER, INDEX_NAME, Index, light, read_index, refuse_damaged_index
 from sonde.store.journal import journal_name, read_facts, verify_journal
 from sonde.store.listing import stamps_of, why_incomplete
 from sonde.store.readings import RowQuery, RowSlice
@@ -45,18 +44,15 @@ def verify(root: str | Place) -> Verified:
     present = stamps_of(root)
     found, known = Verified(), read_index(root, present)
     rows_of = _Indexed(known)
-    try:
-        for id in present:
-            found.runs += 1
-            try:
-                _verify_run(root / id, found, rows_of)
-            except SondeError as error:
-                found.blame(id, str(error))
-        _verify_index(root, found)
-        if incomplete := why_incomplete(root):
-            found.blame(root.name, incomplete)
-    finally:
-        known.close()
+    for id in present:
+        found.runs += 1
+        try:
+            _verify_run(root / id, found, rows_of)
+        except SondeError as error:
+            found.blame(id, str(error))
+    _verify_index(root, found)
+    if incomplete := why_incomplete(root):
+        found.blame(root.name, incomplete)
     found.left_over += [str(path) for path in _asides(root)]
     return found
 
