@@ -33,7 +33,7 @@ from sonde.config import RunConfig, change, to_tree
 from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import accuracy, number, signed
 from sonde.core.run_ids import run_id, shown
-from sonde.core.seed_statistics import Summary, summarise_known, t_quantile
+from sonde.core.seed_statistics import Summary, summarise, summarise_known, t_quantile
 from sonde.core.validated import validated
 from sonde.metrics import SHARE, TRAINED, base_of, label_of, symbol_of
 from sonde.metrics.rows import Reading
@@ -292,7 +292,7 @@ def _decide(claim: Claim, values: Sequence[float], ours: Summary) -> tuple[Verdi
 
 def _error(claim: Claim, values: Sequence[float]) -> tuple[float, int, str]:
     """The standard error of the difference, its degrees of freedom, and whose spread it is from."""
-    ours = _variance(values)
+    ours = summarise(values).std ** 2
     theirs = math.nan if claim.std is None or claim.n < 2 or claim.is_log else claim.std**2
     if not math.isnan(ours) and not math.isnan(theirs):
         a, b = ours / len(values), theirs / claim.n
@@ -304,13 +304,6 @@ def _error(claim: Claim, values: Sequence[float]) -> tuple[float, int, str]:
         (theirs, claim.n, "the published spread") if math.isnan(ours) else (ours, len(values), "our spread")
     )
     return math.sqrt(known * (1 / len(values) + 1 / claim.n)), n - 1, whose
-
-
-def _variance(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return math.nan
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def _apart(claim: Claim, value: float) -> float:
