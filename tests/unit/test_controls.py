@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from sonde.models import ResidualMLP, StudentNet
 from sonde.network.losses import MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, DirectFeedback, Frozen, StateBridge
 from sonde.store.load import load
+from sonde.store.run import Runs, with_readings
 from sonde.studies import STUDIES
 from sonde.studies.controls import CONTROL_STUDIES, PENALTIES
 from sonde.studies.recipes import depth_matters
@@ -148,6 +150,32 @@ def test_the_runs_of_a_control_differ_in_one_thing_and_its_findings_have_every_s
     assert {run for one in settings for run in one.runs} == {config.id for config in configs} == set(headline.runs)
     assert all(one.shown["n"] == "2" and len(one.runs) == 2 for one in settings)
     assert len({tuple(one.shown) for one in settings}) == 1
+
+
+@pytest.mark.parametrize("seeds", [(42,), (42, 123, 456)])
+def test_a_rule_is_above_frozen_blocks_only_by_more_than_two_standard_errors(
+    tmp_path: Path, seeds: tuple[int, ...]
+) -> None:
+    chosen = [one for one in STUDIES["deep"].configs("quick", seeds) if one.model.L == 4]
+    chosen = [one for one in chosen if name_of("rule", one.rule) in ("bp", "frozen")]
+    frozen = {write_run(tmp_path, one): name_of("rule", one.rule) == "frozen" for one in chosen}
+    stored = load(tmp_path)
+    samples = int(stored.rows.filter(metric="test_acc")["samples"][0])
+    spread = 0.01  # of the seeds: 0.4 − 0.01, 0.4, 0.4 + 0.01
+    error = math.sqrt(2 * 0.24 / samples) if len(seeds) == 1 else math.sqrt(2 * spread**2 / 3)
+    for gain, above in ((1.8 * error, "none"), (2.3 * error, "BP")):
+        values = {
+            run.id: 0.4 + spread * (seeds.index(run.seed) - len(seeds) // 2) + (0 if frozen[run.id] else gain)
+            for run in stored.runs
+        }
+        accurate = pl.col("metric") == "test_acc"
+        rows = stored.rows.with_columns(
+            value=pl.when(accurate).then(pl.col("run").replace_strict(values)).otherwise("value")
+        )
+        runs = with_readings(rows, stored.runs, rows["metric"].unique().to_list())
+        gathered = gather(Runs(rows, list(runs.values())), chosen, "runs")
+        headline = STUDIES["deep"].findings(gathered)[0].sentence
+        assert f"standard errors: {above} at L = 4." in headline, headline
 
 
 def test_a_penalty_of_the_sweep_is_the_rule_with_that_penalty() -> None:

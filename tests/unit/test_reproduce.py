@@ -103,14 +103,31 @@ def test_another_recipe_is_not_taken(store: Path) -> None:
         ({"metric": "test_accuracy"}, "test_acc"),
         ({"value": "much"}, "value"),
         ({"missing": "no time"}, "either"),
+        ({"value": 36}, "0.36 for 36 %"),
+        ({"value": math.nan}, "between"),
+        ({"std": 0.1}, "two or more"),
+        ({"epoch": 500}, "epochs"),
+        ({"layer": 1}, "leave layer out"),
+        ({"metric": "hidden_norm"}, "set layer"),
+        ({"metric": "hidden_norm", "layer": "top", "value": 0}, "factor"),
+        ({"only": {"rule": "nobody"}}, "nobody"),
+        ({"only": {}}, "`only` must leave one"),
+        ({"set": {"rule.penalti": 0.1}}, "rule.penalty"),
+        ({"set": {"rule.penalty": "much"}}, "number"),
     ],
 )
 def test_a_bad_claim_is_one_clear_error(change: dict[str, object], said: str, tmp_path: Path) -> None:
-    tree = ONE | {"value": 0.5} | change
-    lines = [f"{key} = {json.dumps(value)}" for key, value in tree.items() if key != "only"]
+    lines = [f"{key} = {as_toml(value)}" for key, value in (ONE | {"value": 0.5} | change).items()]
     (tmp_path / "claims.toml").write_text("\n".join(["[[claim]]", *lines]))
-    with pytest.raises(SondeError, match=said):
+    with pytest.raises(SondeError, match=said) as caught:
         read_claims(tmp_path / "claims.toml")
+    assert "claims.toml, claim 1: " in str(caught.value)
+
+
+def as_toml(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {as_toml(one)}' for key, one in value.items())}}}"
+    return "nan" if isinstance(value, float) and math.isnan(value) else json.dumps(value)
 
 
 def test_claims_that_leave_several_recipes_are_refused(store: Path) -> None:

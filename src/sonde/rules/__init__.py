@@ -22,7 +22,7 @@ To add a built-in rule: a class, its line in `RULES`, its first options, and its
 definitions of `sonde.analysis`.  A plugin needs none of these lines.
 """
 
-from sonde.rules.bp import Backprop, Frozen
+from sonde.rules.bp import Backprop, ForwardGradient, Frozen
 from sonde.rules.bridges import CreditBridge, StateBridge
 from sonde.rules.ddtp import DirectTargets
 from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
@@ -30,7 +30,6 @@ from sonde.rules.dualprop import DualPropagation
 from sonde.rules.ep import EquilibriumPropagation
 from sonde.rules.fa import FeedbackAlignment, KolenPollack, WeightMirror
 from sonde.rules.ff import ForwardForward
-from sonde.rules.forward_gradient import ForwardGradient
 from sonde.rules.pc import PredictiveCoding
 from sonde.rules.pepita import Pepita
 from sonde.rules.predsim import PredSim

@@ -33,7 +33,7 @@ from sonde.config import RunConfig, change, to_tree
 from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import accuracy, number, signed
 from sonde.core.run_ids import run_id, shown
-from sonde.core.seed_statistics import Summary, summarise_known, t_quantile
+from sonde.core.seed_statistics import Summary, summarise, summarise_known, t_quantile
 from sonde.core.validated import validated
 from sonde.metrics import SHARE, TRAINED, base_of, label_of, symbol_of
 from sonde.metrics.rows import Reading
@@ -167,25 +167,58 @@ def _text(path: Path) -> str:
 
 
 def _claim(tree: Any, where: str) -> Claim:
+    """The claim of a table, whose recipe exists; an error says where it stands."""
+    try:
+        claim = _parsed(tree)
+        if claim.study is not None:
+            _check_against_recipe(claim, _config(claim))
+    except SondeError as error:
+        raise SondeError(f"{where}: {error}") from None
+    return claim
+
+
+def _parsed(tree: Any) -> Claim:
     known = {one.name for one in fields(Claim)}
     if not isinstance(tree, dict):
-        raise SondeError(f"{where}: write [[claim]] and its keys")
+        raise SondeError("write [[claim]] and its keys")
     for key in tree:
         if key not in known:
-            raise SondeError(f"{where}: unknown key {key!r}: {nearest(key, known)}")
+            raise SondeError(f"unknown key {key!r}: {nearest(key, known)}")
     for key in ("source", "metric", "value"):
         if key not in tree:
-            raise SondeError(f"{where}: {key} is missing")
+            raise SondeError(f"{key} is missing")
     claim = Claim(**tree)
     if base_of(claim.metric) not in TRAINED:
-        raise SondeError(f"{where}: unknown metric {claim.metric!r}: {nearest(claim.metric, TRAINED)}")
-    if (claim.study is None) == (claim.missing is None):
-        raise SondeError(f"{where}: give either a study or, as `missing`, why there is none")
-    if claim.study is not None and claim.study not in STUDIES:
-        raise SondeError(f"{where}: unknown study {claim.study!r}: {nearest(claim.study, STUDIES)}")
-    if claim.is_log and not claim.value > 0:
-        raise SondeError(f"{where}: {claim.metric} is compared by a factor, so its value must be above 0")
+        raise SondeError(f"unknown metric {claim.metric!r}: {nearest(claim.metric, TRAINED)}")
+    if (not claim.study) == (not claim.missing):
+        raise SondeError("give either a study or, as `missing`, why there is none")
+    if claim.study and claim.study not in STUDIES:
+        raise SondeError(f"unknown study {claim.study!r}: {nearest(claim.study, STUDIES)}")
+    _check_value(claim)
     return claim
+
+
+def _check_value(claim: Claim) -> None:
+    """Refuse a value that the metric cannot have, and a spread of one seed."""
+    low, high = TRAINED[base_of(claim.metric)].bounds
+    if not (math.isfinite(claim.value) and low <= claim.value <= high):
+        hint = ": write a share, 0.36 for 36 %" if (low, high) == SHARE else ""
+        raise SondeError(f"value = {claim.value:g}: {claim.metric} lies between {low:g} and {high:g}{hint}")
+    if claim.is_log and not claim.value > 0:
+        raise SondeError(f"{claim.metric} is compared by a factor, so its value must be above 0")
+    if claim.std is not None and (claim.n < 2 or not math.isfinite(claim.std)):
+        raise SondeError(f"std = {claim.std:g} with n = {claim.n}: a standard deviation over seeds needs two or more")
+
+
+def _check_against_recipe(claim: Claim, config: RunConfig) -> None:
+    """Refuse a place that the runs do not have: an epoch after the last one, or a layer where there is none."""
+    if claim.epoch is not None and claim.epoch > config.epochs:
+        raise SondeError(f"epoch = {claim.epoch}: the runs have {config.epochs} epochs")
+    of_layers = TRAINED[base_of(claim.metric)].axis in ("layer", "block")
+    if of_layers and claim.layer is None:
+        raise SondeError(f'{claim.metric} has a value at every layer: set layer to a number, "top" or "deep"')
+    if TRAINED[base_of(claim.metric)].axis == "network" and claim.layer is not None:
+        raise SondeError(f"{claim.metric} has one value for the whole network: leave layer out")
 
 
 def answers(claims: Iterable[Claim], stored: Runs) -> list[Answer]:
@@ -259,7 +292,7 @@ def _decide(claim: Claim, values: Sequence[float], ours: Summary) -> tuple[Verdi
 
 def _error(claim: Claim, values: Sequence[float]) -> tuple[float, int, str]:
     """The standard error of the difference, its degrees of freedom, and whose spread it is from."""
-    ours = _variance(values)
+    ours = summarise(values).std ** 2
     theirs = math.nan if claim.std is None or claim.n < 2 or claim.is_log else claim.std**2
     if not math.isnan(ours) and not math.isnan(theirs):
         a, b = ours / len(values), theirs / claim.n
@@ -271,13 +304,6 @@ def _error(claim: Claim, values: Sequence[float]) -> tuple[float, int, str]:
         (theirs, claim.n, "the published spread") if math.isnan(ours) else (ours, len(values), "our spread")
     )
     return math.sqrt(known * (1 / len(values) + 1 / claim.n)), n - 1, whose
-
-
-def _variance(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return math.nan
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def _apart(claim: Claim, value: float) -> float:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sonde.analysis.conclusions import Conclusion, n_seeds
+from sonde.analysis.recovery import Accuracy
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core.formatting import accuracy, listed, number, signed
 from sonde.core.seed_statistics import Summary, paired, summarise, summarise_known
@@ -218,6 +219,14 @@ class Setting:
         )
 
     @property
+    def accuracy_variance(self) -> float:
+        """Of the mean test accuracy: from the spread over seeds; of one seed from its test samples alone."""
+        reached = [run.at("test_acc", run.epochs) for run in self.runs]
+        if len(reached) > 1:
+            return self.at("test_acc").std ** 2 / len(reached)
+        return Accuracy(value=reached[0].value, samples=reached[0].samples).variance
+
+    @property
     def takes_input(self) -> bool:
         """Whether blocks learn from the credit at their input."""
         return bool(self.runs[0].config["rule"].get("credit_at") == "input")
@@ -318,9 +327,15 @@ def _compare_accuracies(control: Control, found: list[Setting]) -> str:
     return f"Test accuracy of each rule. {'. '.join(said)}." if said else "No run has an accuracy."
 
 
+SURE = 2  # standard errors of a difference of two accuracies, above which it is not left to chance
+
+
 def _exceeds(one: Setting, other: Setting) -> bool:
-    """Whether the test accuracy at the same value is higher."""
-    return one.value == other.value and one.at("test_acc").mean > other.at("test_acc").mean
+    """Whether the test accuracy at the same value is higher by more than `SURE` standard errors."""
+    if one.value != other.value:
+        return False
+    gain = one.at("test_acc").mean - other.at("test_acc").mean
+    return gain > SURE * math.sqrt(one.accuracy_variance + other.accuracy_variance)
 
 
 def _compare_depths(control: Control, found: list[Setting]) -> str:
@@ -335,7 +350,7 @@ def _compare_depths(control: Control, found: list[Setting]) -> str:
         partly = [f"{one.reached.mean:g} of {one.value:g}" for one in settings if one.reached.mean < (one.value or 0)]
         if partly and settings[0].rule != "frozen":
             short.setdefault(listed(partly), []).append(label)
-    said = [f"More accurate than frozen blocks: {'; '.join(above)}."] if above else []
+    said = [f"More accurate than frozen blocks, by over {SURE} standard errors: {'; '.join(above)}."] if above else []
     said += [f"Only {blocks} blocks have a credit under {listed(of)}." for blocks, of in short.items()]
     return " ".join(said) or _compare_accuracies(control, found)
 

@@ -198,11 +198,20 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
     sentence = (
         f"{label} on {others[0].numbers['task']}: {len(enough)} of {len(others)} rules recover at least "
         f"{percent_of(ENOUGH_OF_MARGIN)} of BP's gain over frozen blocks. They are: {named(enough)}. "
-        f"Without a gradient or feedback matrix from block to block: {names}."
+        f"Without a gradient or feedback matrix from block to block: {names}.{_undecided(others)}"
     )
     runs = tuple(run for finding in of_rule for run in finding.runs)
     numbers = {"enough": [f.numbers["rule"] for f in enough], "free": [f.numbers["rule"] for f in free]}
     return [StudyFinding(sentence=sentence, shown={}, numbers=numbers, runs=runs, seeds=of_rule[0].seeds)]
+
+
+def _undecided(rules: list[StudyFinding]) -> str:
+    """The rules of several seeds whose interval includes the limit."""
+    open_ = [f.numbers["rule_label"] for f in rules if f.numbers["n"] > 1 and not f.numbers["decided"]]
+    limit = percent_of(ENOUGH_OF_MARGIN)
+    return (
+        f" The 95 % interval of the share includes {limit} for {listed(open_)}, so seeds may decide." if open_ else ""
+    )
 
 
 def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
