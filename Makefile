@@ -39,8 +39,9 @@ findings: .venv/.ready ## docs/findings and docs/rules.md anew from the runs tha
 test: .venv/.ready ## ruff, mypy and the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow and not cluster"
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow and not cluster"; tests=$$?; \
+	wait $$types || { echo "mypy found errors: they are above the tests"; exit 1; }; exit $$tests
 
 test-cluster: .venv/.cluster ## runs on a Ray cluster and in an object store, both on this machine
 	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not slow" tests/cluster

@@ -10,6 +10,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,8 +20,10 @@ from sonde.config import Optimiser, Probing, RunConfig
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
 from sonde.rules import Backprop
+from sonde.show.figures import render
 from sonde.tasks import Identity
 
+torch.set_num_threads(1)
 settings.register_profile("sonde", deadline=None)  # a busy machine is no defect
 settings.load_profile("sonde")
 
@@ -66,7 +69,18 @@ def tiny_plain() -> RunConfig:
     return tiny_config(model=PlainMLP(d=8, L=3))
 
 
-pytest_plugins = ["cluster.fixtures"]
+pytest_plugins = ["browser.fixtures", "cluster.fixtures"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Tests that share a fixture of their module go to one worker, which builds it once."""
+    for item in items:
+        defined = item._fixtureinfo.name2fixturedefs.values()
+        shares = any(fixture.scope == "module" for several in defined for fixture in several)
+        if shares and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
 
 Sonde = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -111,6 +125,14 @@ def sonde_process(tmp_path: Path) -> Sonde:
         return done
 
     return run
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pixels and one format, where the claim is which figures are drawn of what; `sonde` draws in this process."""
+    monkeypatch.setattr(render, "FORMATS", ("png",))
+    monkeypatch.setattr(render, "DPI", 50)
+    monkeypatch.setattr(render, "PAGE_DPI", 40)
 
 
 def surroundings() -> dict[str, str]:

@@ -13,6 +13,7 @@ from sonde.analysis.evidence import RUNS_SCHEMA
 from sonde.analysis.runs import CLASSES
 from sonde.metrics.rows import SCHEMA
 from sonde.show.figures import Evidence, figures_of
+from stores import LABELS
 
 Row = tuple[object, ...]
 
@@ -154,14 +155,7 @@ def _run_rows(
 # --- the studies of learning rules ----------------------------------------------------------------------------------
 
 SEEDS = (42, 123, 456)
-RULES = {
-    "bp": "BP",
-    "fa": "FA",
-    "dfa": "DFA",
-    "state_bridge": "State Bridge",
-    "credit_bridge": "Credit Bridge",
-    "frozen": "frozen",
-}
+RULES = LABELS
 NETWORKS: dict[str, tuple[str, str, bool | None]] = {  # label, model, out_ln
     "ln": ("Pre-LN ResMLP", "residual_mlp", True),
     "no_ln": ("Pre-LN ResMLP, no terminal LN", "residual_mlp", False),

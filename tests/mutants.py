@@ -49,6 +49,131 @@ SPREADS = "unit/test_seed_statistics.py"
 RESUMED = "contract/test_rules_on_models.py -k resumed"
 
 MUTANTS = (
+    # bands, spikes and the ring
+    Mutant(
+        "noise is counted above a multiple of the median",
+        "core/seed_statistics.py",
+        "(factor - 1) * abs(middle))",
+        "factor * abs(middle))",
+        "unit/test_spikes.py -k band",
+    ),
+    Mutant(
+        "every step of a long excursion is a spike of its own",
+        "observe/bands.py",
+        "if not self._leaves(value) or step < self._quiet_until:",
+        "if not self._leaves(value):",
+        "unit/test_spikes.py -k shortly",
+    ),
+    Mutant(
+        "the ring divides by the entries after the step",
+        "observe/ring.py",
+        "self.before = tensor_norms(torch.split(last.entries, self.sizes))",
+        "self.before = tensor_norms(torch.split(self.entries, self.sizes))",
+        "unit/test_spikes.py -k naive",
+    ),
+    Mutant(
+        "the ring writes a step more than it is said to hold",
+        "observe/ring.py",
+        "step - STEPS + 1), step + 1)",
+        "step - STEPS), step + 1)",
+        "unit/test_spikes.py -k naive",
+    ),
+    Mutant(
+        "one step fewer is watched after a spike",
+        "observe/spike_steps.py",
+        "if alone:\n                self._until = step + 1 + DENSE",
+        "if alone:\n                self._until = step + DENSE",
+        "unit/test_spikes.py -k after_a_spike",
+    ),
+    # predicted moments
+    Mutant(
+        "a gradient passes an activation by its values",
+        "observe/predict/elementwise.py",
+        "_square_slope(self._values(mean, std)[1], mean, std, rho)]",
+        "_square_slope(self._values(mean, std)[0], mean, std, rho)]",
+        "unit/test_predict.py -k residual_study",
+    ),
+    Mutant(
+        "a correlation keeps the square of the mean",
+        "observe/predict/elementwise.py",
+        "(moments.products - moments.mean**2) / variance",
+        "moments.products / moments.square",
+        "unit/test_predict.py -k with_a_mean",
+    ),
+    Mutant(
+        "the mean of a product is that of one term",
+        "observe/predict/contractions.py",
+        "Moments(summed * x.mean * y.mean,",
+        "Moments(x.mean * y.mean,",
+        "unit/test_predict.py -k with_a_mean",
+    ),
+    # verdicts over sizes
+    Mutant(
+        "an exponent is judged without its interval",
+        "analysis/scaling.py",
+        "> TOLERANCE and not self.low <= asked <= self.high:",
+        "> TOLERANCE:",
+        "unit/test_scaling.py -k certainty",
+    ),
+    Mutant(
+        "an interval as wide as a fault counts as stable",
+        "analysis/scaling.py",
+        "is_sharp = self.high - self.low <= 2 * _FAULT",
+        "is_sharp = True",
+        "unit/test_scaling.py -k certainty",
+    ),
+    # states that move
+    Mutant(
+        "the threshold of a goodness does not grow with the width",
+        "rules/ff.py",
+        "(self.threshold * d - goodness(h))",
+        "(self.threshold - goodness(h))",
+        f"{MOVING} -k 'autograds or goodness'",
+    ),
+    Mutant(
+        "an error that arrives is not scaled by the rate",
+        "rules/pc.py",
+        "found.append(Pair(below, self.rate * unit.vjp(a)))",
+        "found.append(Pair(below, unit.vjp(a)))",
+        f"{MOVING} -k arrival",
+    ),
+    # published numbers
+    Mutant(
+        "the interval of a claim is one-sided",
+        "studies/claims.py",
+        "t_quantile((1 + CONFIDENCE) / 2, freedom)",
+        "t_quantile(CONFIDENCE, freedom)",
+        "unit/test_reproduce.py -k 'welch or spread'",
+    ),
+    Mutant(
+        "a published number without a spread counts as exact",
+        "studies/claims.py",
+        "known * (1 / len(values) + 1 / claim.n)",
+        "known * (1 / len(values))",
+        "unit/test_reproduce.py -k 'welch or spread'",
+    ),
+    Mutant(
+        "close values are reproduced however wide the interval",
+        "studies/claims.py",
+        "if -tolerance <= low and high <= tolerance:",
+        "if abs(apart) <= tolerance:",
+        "unit/test_reproduce.py -k verdicts",
+    ),
+    # the score of a diagnosis
+    Mutant(
+        "a score is not relative to the lowest loss",
+        "analysis/diagnosis/constant_answer.py",
+        "float((trivial - loss) / (trivial - floor))",
+        "float((trivial - loss) / trivial)",
+        "unit/test_diagnosis.py -k 'score_of_a_loss or a_change_helps'",
+    ),
+    Mutant(
+        "a change helps however little it reaches",
+        "analysis/diagnosis/run_evidence.py",
+        "with_it >= HELPED and with_it",
+        "with_it",
+        "unit/test_diagnosis.py -k 'score_of_a_loss or a_change_helps'",
+    ),
     # exponents over sizes
     Mutant(
         "the largest size is part of its own fit",

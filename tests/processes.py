@@ -17,6 +17,8 @@ from sonde.store.lock import Held, hold
 # Two small runs of the residual study, long enough for a process to be killed on the way.
 LONG = ["--set", "model.L=4", "--set", "epochs=40", "--set", "task.steps_per_epoch=20"]
 LONG += ["--only", "model=res_mlp", "--no-figures"]
+ENDLESS = [word.replace("epochs=40", "epochs=100000") for word in LONG]  # for what is stopped on the way, however late
+PATIENCE = 300  # seconds until a process on a busy machine has ended
 
 FILES = ("weights.safetensors", "initial.safetensors", "rule.safetensors", "metrics.parquet", "run.json")
 

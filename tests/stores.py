@@ -12,9 +12,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ import fsspec
 import numpy as np
 import polars as pl
 
+from sonde.cli.options import Selection
 from sonde.config import RunConfig, label_of, to_tree
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED, Reading, empty, rows_of
+from sonde.show.figures import NoData, figures_of
 from sonde.store import files
 from sonde.store.files import Place, place
 from sonde.store.folder import commit, create_run, put_manifest, read_manifest, read_trained
@@ -316,6 +319,17 @@ def unpack(study: str, at: Path) -> Path:
     with zipfile.ZipFile(STORES / f"{study}.zip") as archive:
         archive.extractall(at)
     return at
+
+
+def captions(study: str, words: Sequence[str], runs: Path) -> dict[str, str]:
+    """By figure, its caption, drawn of the runs of a study with these options; no file is rendered."""
+    changes = [value for option, value in pairwise(words) if option == "--set"]
+    (gathered,) = Selection(study, "quick", changes=changes).read(runs).values()
+    found = {}
+    for name, spec in figures_of(study).items():
+        with suppress(NoData):
+            found[name] = spec.draw(gathered.evidence)[1]
+    return found
 
 
 # --- object stores, single rows, damage -----------------------------------------------------------------------------

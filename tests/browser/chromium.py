@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -22,6 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+GROUP = "browser"  # one worker drives the browser
 LATENCY = 30_000  # milliseconds a step may take on a busy machine
 
 
@@ -36,6 +39,9 @@ def missing() -> str | None:
 
 def _chromium() -> str | None:
     return os.environ.get("SONDE_CHROMIUM") or shutil.which("chromium")
+
+
+IN_CHROMIUM = [pytest.mark.xdist_group(GROUP), pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 @contextmanager

@@ -11,30 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chromium import Opened, chromium, missing, open_page
+from chromium import IN_CHROMIUM, Opened, open_page
 
 from stores import NASTY
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [
-    pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.timeout(1800), *IN_CHROMIUM]
 TOKEN = "a-token-of-the-tests"
 PATIENCE = 600_000  # milliseconds until a process on a busy machine has started
 BY_LINES = Path(__file__).with_name("watched_by_lines.py")
 TRAIN = ["train", "--model", "res_mlp", "--task", "identity", "--rule", "bp", "--epochs", "4000", "--quiet"]
 TRAIN += ["--set", "model.L=3", "--set", "model.d=8", "--set", "task.d=8"]
 TRAIN += ["--set", "task.steps_per_epoch=5", "--set", "log=epoch"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as started:
-        yield started
 
 
 @contextmanager

@@ -2,17 +2,17 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from chromium import chromium, missing
+from chromium import IN_CHROMIUM
 from playground_reference import Reference
 from torch import Tensor
 
-from sonde.cli.report import playground_command as write_playground
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Signature
 from sonde.network.losses import CROSS_ENTROPY
@@ -21,12 +21,9 @@ from sonde.rules.states import Matrices
 from sonde.training import step
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
-pytestmark = [
-    pytest.mark.xdist_group("browser"),  # one worker drives the browser
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = IN_CHROMIUM
 CLOSE = 1e-5  # of the norm of what is compared
 SETTINGS: dict[str, Any] = {
     "depth": 3,
@@ -69,15 +66,12 @@ Exchange = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def exchange(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exchange]:
+def exchange(browser: "Browser", playground: Path) -> Exchange:
     """Requests to the engine of a page opened from a file, and its answers."""
-    path = tmp_path_factory.mktemp("playground") / "playground.html"
-    write_playground(out=path, quiet=True)
-    with chromium() as browser:
-        page: Page = browser.new_page()
-        page.goto(path.as_uri())
-        page.evaluate(START)
-        yield lambda requests: json.loads(page.evaluate(ASK, json.dumps(requests)))
+    page: Page = browser.new_page()
+    page.goto(playground.as_uri())
+    page.evaluate(START)
+    return lambda requests: json.loads(page.evaluate(ASK, json.dumps(requests)))
 
 
 def request(steps: int = 0, samples: int = 7, **changes: Any) -> dict[str, Any]:

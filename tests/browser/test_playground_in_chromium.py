@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from chromium import LATENCY, Opened, chromium, missing, open_page
+from chromium import IN_CHROMIUM, LATENCY, Opened, open_page
 
 from sonde.analysis.theory import independent_factor, second_moments
-from sonde.cli.report import playground_command as write_playground
 from sonde.config import RunConfig, complete_and_load_plugins
 from sonde.core.formatting import gradient_status, signal_verdict
 from sonde.studies.settings import settings, swept
@@ -21,10 +20,7 @@ from sonde.studies.settings import settings, swept
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [
-    pytest.mark.xdist_group("browser"),  # one worker drives the browser
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = IN_CHROMIUM
 READY = "#signal .line.now .stroke"
 WORST = ("serious", "critical")  # of what axe finds
 CHARTS = ("signal", "gradient", "cosine", "update")
@@ -76,26 +72,13 @@ FRAMES = """(least) => new Promise((done) => {
 })"""
 
 
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("playground") / "playground.html"
-    write_playground(out=out, quiet=True)
-    return out
-
-
 @pytest.fixture
-def visit(browser: "Browser", path: Path) -> Iterator[Any]:
+def visit(browser: "Browser", playground: Path) -> Iterator[Any]:
     """Open the page at an address; whatever a test does, nothing may fail or be fetched."""
     pages: list[Opened] = []
 
     def go(hash: str = "", **options: Any) -> Opened:
-        pages.append(open_page(browser, path, hash=hash, ready=READY, **options))
+        pages.append(open_page(browser, playground, hash=hash, ready=READY, **options))
         return pages[-1]
 
     yield go
@@ -147,11 +130,11 @@ def loss(frame: dict[str, Any]) -> float:
     return float(frame["evaluation"]["loss"])
 
 
-def test_it_is_one_file_of_at_most_a_megabyte_and_its_first_picture_comes_at_once(visit: Any, path: Path) -> None:
-    assert path.stat().st_size <= 1_000_000
+def test_it_is_one_file_of_at_most_a_megabyte_and_its_first_picture_comes_at_once(visit: Any, playground: Path) -> None:
+    assert playground.stat().st_size <= 1_000_000
     opened = visit()
     (after,) = opened.page.evaluate("performance.getEntriesByName('first picture').map(mark => mark.startTime)")
-    print(f"\nfirst picture after {after / 1000:.2f} s, {path.stat().st_size / 1e3:.0f} kB")
+    print(f"\nfirst picture after {after / 1000:.2f} s, {playground.stat().st_size / 1e3:.0f} kB")
     assert all(opened.path(chart)[-1].startswith("M") for chart in ("signal", "gradient", "cosine"))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from chromium import Opened, chromium, missing, open_page
+from chromium import IN_CHROMIUM, Opened, open_page
 
 from sonde.cli.report import report_command as write_report
 from sonde.config import change
@@ -16,17 +16,8 @@ from stores import NASTY, NASTY_ID, NASTY_TREE, rename, write_run, write_study
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [
-    pytest.mark.xdist_group("browser"),  # one worker drives the browser
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = IN_CHROMIUM
 CHARTS = ("over-epochs", "first-profile", "second-profile", "third-profile")
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

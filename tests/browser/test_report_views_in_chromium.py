@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from chromium import Opened, chromium, missing, open_page
+from chromium import IN_CHROMIUM, Opened, open_page
 
 from sonde.analysis.explanations import explanations
 from sonde.cli.report import report_command as write_report
@@ -24,17 +24,8 @@ from stores import NASTY, rename, write_run, write_study
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Download
 
-pytestmark = [
-    pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = IN_CHROMIUM
 WIDTHS = (32, 64, 128)
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from chromium import Opened, chromium, missing, open_page
+from chromium import IN_CHROMIUM, Opened, open_page
 from torch import Tensor, nn
 
 from sonde.cli.report import report_command as write_report
 from sonde.observe.watch import watch
 
-pytestmark = [
-    pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = IN_CHROMIUM
 
 
 class Block(nn.Module):
@@ -27,7 +28,7 @@ class Block(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def opened(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """Two runs: a thousand modules, and a small one whose loss was logged."""
     runs = tmp_path_factory.mktemp("browser") / "runs"
     torch.manual_seed(0)
@@ -43,11 +44,10 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
                 watching.log(loss)
     out: Path = runs.parent / "report.html"
     write_report(runs=runs, out=out, quiet=True)
-    with chromium() as browser:
-        known = open_page(browser, out, ready="#watched-weights .plot svg")
-        yield known
-        assert known.complaints == []
-        assert [url for url in known.requests if not url.startswith(("file:", "data:"))] == []
+    known = open_page(browser, out, ready="#watched-weights .plot svg")
+    yield known
+    assert known.complaints == []
+    assert [url for url in known.requests if not url.startswith(("file:", "data:"))] == []
 
 
 def points(opened: Opened, chart: str) -> int:

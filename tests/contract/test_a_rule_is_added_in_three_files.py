@@ -102,12 +102,10 @@ def test_it_is_trained_labelled_read_and_recomputed(copy: Path, tmp_path: Path) 
 
 def test_its_line_its_section_and_its_explanation_are_rendered(copy: Path) -> None:
     code = f"""
-import json, runpy
-from sonde.store.load import load
+import runpy
 writer = runpy.run_path({str(ROOT / "docs" / "write_rules.py")!r})
-page = writer["page"]([load(store) for store in writer["STORES"]], json.loads(writer["TIMES"].read_text()))
-assert "\\n| `halved` | the exact gradient; a fixed matrix for each state |" in page
-assert "\\n### `halved`: halved\\n" in page
+assert "\\n| `halved` | the exact gradient; a fixed matrix for each state |" in writer["rules"]()
+assert "\\n### `halved`: halved\\n" in writer["sections"]()
 from sonde.cli import app
 app(["explain", "halved"])
 """

@@ -48,9 +48,11 @@ RULE_CASES: dict[str, Rule] = {name: rule() for name, rule in RULES.items()} | {
 PAIRS = [
     (model, rule) for model in MODELS for rule in RULE_CASES if not (model in MAPS and rule in ("fa", "credit_bridge"))
 ]
-# Newer rules meet every network in the same code: one of vectors, one of tokens and one of maps will do.
+# A rule meets every network in the same code: one of vectors, one of tokens and one of maps will do, and of each other
+# network three rules; the rest with `make test-slow`.
 FEW = ("residual_mlp", "vit_mini", "conv_net")
 FIRST_RULES = ("bp", "fa", "dfa", "state_bridge", "credit_bridge", "frozen")
+OFTEN = ("bp", "dfa", "state_bridge")
 TEACHER = Teacher(inputs=16, samples=96, test_samples=256, d=8, classes=5)
 IMAGES = Parity(samples=96, test_samples=256)
 IDENTITY = Identity(d=16, samples=64, test_samples=256, steps_per_epoch=3)
@@ -97,7 +99,12 @@ def test_every_probe_rule_and_model_is_among_the_definitions_and_the_cases() -> 
 
 
 @pytest.mark.parametrize(
-    ("model", "rule"), [(model, rule) for model, rule in PAIRS if model in FEW or rule in FIRST_RULES]
+    ("model", "rule"),
+    [
+        (model, rule) if model in FEW or rule in OFTEN else pytest.param(model, rule, marks=pytest.mark.slow)
+        for model, rule in PAIRS
+        if model in FEW or rule in FIRST_RULES
+    ],
 )
 def test_a_run_of_every_rule_and_model_is_recomputed_to_the_last_digits(model: str, rule: str, tmp_path: Path) -> None:
     task = IMAGES if model in MAPS else TEACHER
@@ -129,7 +136,7 @@ def test_so_is_a_rule_whose_blocks_learn_from_the_credit_of_their_input(rule: Ru
     ],
     ids=["side", "warm-up", "waiting", "no norm", "perturbed", "more layers than digits"],
 )
-@pytest.mark.parametrize("model", ["residual_mlp", "vit_mini"])
+@pytest.mark.parametrize("model", ["residual_mlp", pytest.param("vit_mini", marks=pytest.mark.slow)])
 def test_so_is_every_option_of_a_bridge(model: str, rule: Rule, tmp_path: Path) -> None:
     assert_all_within_tolerance(recomputed(config_of(MODELS[model], rule), tmp_path))
 
@@ -167,7 +174,7 @@ def test_the_credit_of_forward_forward_is_undefined_with_its_reason_in_rows_and_
 
 @pytest.mark.parametrize(
     ("model", "rule"),
-    [("res_mlp", rule) for rule in RULES if rule != "ff"] + [("plain_mlp", rule) for rule in FIRST_RULES],
+    [("res_mlp", rule) for rule in RULES if rule != "ff"] + [("plain_mlp", rule) for rule in OFTEN],
 )
 def test_so_is_a_regression(model: str, rule: str, tmp_path: Path) -> None:
     assert_all_within_tolerance(recomputed(config_of(MODELS[model], RULES[rule](), IDENTITY), tmp_path))

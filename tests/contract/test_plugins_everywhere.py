@@ -20,7 +20,7 @@ from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from sonde.tasks import TASKS
 from sonde.training.program import Program
-from stores import COMMANDS, unpack, write_run
+from stores import COMMANDS, captions, unpack, write_run
 
 Sonde = Callable[..., CompletedProcess[str]]
 
@@ -50,7 +50,6 @@ def test_a_plugin_is_treated_like_a_built_in(model: str, rule: str, task: str) -
     if model in MODELS and model not in SIZES:
         sizes["model"] |= {"d": 8, "L": 2}
     config = parse({**sizes, "epochs": 1, "probes": {"names": ["loss", SPARSITY], "size": 16}})
-    torch.set_num_threads(1)
     cpu = torch.device("cpu")
     program = Program(config, config.task.load(1, None, cpu, torch.float32), cpu)
     readings = [*program.train_epoch(1).readings, *program.evaluate(), *program.probe(1)]
@@ -58,6 +57,7 @@ def test_a_plugin_is_treated_like_a_built_in(model: str, rule: str, task: str) -
     assert all(reading.defined for reading in readings if reading.metric in ("train_loss", "sparsity"))
 
 
+@pytest.mark.usefixtures("coarse")
 def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: Sonde, tmp_path: Path) -> None:
     here = tmp_path / "mine"
     shutil.copytree(FILES, here, ignore=shutil.ignore_patterns("__pycache__"))
@@ -90,12 +90,12 @@ def test_plugins_go_through_every_command_and_need_their_files_no_more(sonde: So
 @pytest.mark.parametrize("study", COMMANDS)
 def test_every_figure_takes_a_plugin_rule_in(study: str, sonde: Sonde, tmp_path: Path) -> None:
     unpack(study, tmp_path / "runs")
-    sonde("run", study, *COMMANDS[study], "--set", f"rule+={SIGNS}", "--out", "figures", "--quiet")
+    words = [*COMMANDS[study], "--set", f"rule+={SIGNS}"]
+    sonde("run", study, *words, "--no-figures", "--quiet")
+    drawn = captions(study, words, tmp_path / "runs")
     for name, spec in figures_of(study).items():
-        if spec.beside:  # of runs that are trained beside the study, which --only and --set leave out
-            continue
-        caption = tmp_path / "figures" / f"{spec.paths[study]}.txt"
-        assert "Signs" in caption.read_text(), name
+        if not spec.beside:  # of runs that are trained beside the study, which --only and --set leave out
+            assert "Signs" in drawn[name], name
 
 
 def test_a_report_shows_plugins_beside_the_study_they_were_trained_for(sonde: Sonde, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import sonde as package
 from conftest import SMALL, Sonde
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("commands")]  # one worker runs the study
+pytestmark = pytest.mark.timeout(600)
 
 FIGURES = [
     "residual/training_loss",
@@ -114,6 +114,7 @@ def test_show_lists_runs_and_as_json_their_last_metrics(study: Path, sonde: Sond
         )
 
 
+@pytest.mark.usefixtures("coarse")
 def test_export_and_figures_from_files_draw_the_same_figures(study: Path, sonde: Sonde) -> None:
     done = sonde("export", "--runs", "runs", "--layout", "paper", "--out", "export", *SMALL, cwd=study)
     assert "residual: 4 runs on identity" in done.stdout
@@ -129,6 +130,7 @@ def test_export_and_figures_from_files_draw_the_same_figures(study: Path, sonde:
         assert from_files.read_text() == from_runs.read_text()
 
 
+@pytest.mark.usefixtures("coarse")
 def test_figures_name_the_runs_they_leave_out(study: Path, sonde: Sonde) -> None:
     done = sonde("figures", "residual", "--runs", "runs", "--out", "none", cwd=study, check=False)
     assert done.returncode == 2
@@ -179,8 +181,9 @@ def test_run_as_json_is_json_alone(study: Path, sonde_process: Sonde) -> None:
     assert {finding["numbers"]["verdict"] for finding in result["findings"]}
 
 
-def test_quiet_is_quiet(study: Path, sonde_process: Sonde) -> None:
-    done = sonde_process("run", "residual", *SMALL, "--quiet", cwd=study)
+@pytest.mark.usefixtures("coarse")
+def test_quiet_is_quiet(study: Path, sonde: Sonde) -> None:
+    done = sonde("run", "residual", *SMALL, "--quiet", cwd=study)
     assert done.stdout == done.stderr == ""
 
 

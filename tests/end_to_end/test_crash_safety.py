@@ -15,7 +15,7 @@ from train_worker import train_tree
 
 import sonde as package
 from conftest import SMALL, Sonde, tiny_config
-from processes import LONG, all_free, contents, folders, furthest, holder, wait_for
+from processes import LONG, PATIENCE, all_free, contents, folders, furthest, holder, wait_for
 from sonde.config import RunConfig, parse, to_tree
 from sonde.engine.local import PRELOADED
 
@@ -64,8 +64,16 @@ def test_a_run_killed_thirty_times_ends_bit_identical_to_an_uninterrupted_one(tm
     ), "an interrupted writer left something behind"
 
 
-def test_a_killed_command_resumes_and_trains_nothing_twice(tmp_path: Path, sonde: Sonde) -> None:
-    sonde("run", "residual", *LONG, "--runs", "whole", "--quiet")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of `LONG` when nothing happens."""
+    root = tmp_path_factory.mktemp("whole")
+    command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", str(root), "--quiet"]
+    subprocess.run(command, cwd=root, check=True)
+    return root
+
+
+def test_a_killed_command_resumes_and_trains_nothing_twice(tmp_path: Path, whole: Path, sonde: Sonde) -> None:
     command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", "killed"]
     for kill in range(2):
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -77,7 +85,7 @@ def test_a_killed_command_resumes_and_trains_nothing_twice(tmp_path: Path, sonde
     assert reached < 40, "the kills came too late to show anything"
     sonde(*command[3:])
     for run in package.load(tmp_path / "killed").runs:
-        assert contents(run.path) == contents(tmp_path / "whole" / run.id)
+        assert contents(run.path) == contents(whole / run.id)
         starts = [session["from_epoch"] for session in run.manifest.sessions]
         assert starts == sorted(starts, key=lambda epoch: -1 if epoch is None else epoch)
         assert starts[-1] is not None
@@ -85,8 +93,7 @@ def test_a_killed_command_resumes_and_trains_nothing_twice(tmp_path: Path, sonde
     assert again.stderr.count("already complete") == 2
 
 
-def test_ctrl_c_finishes_the_epoch_and_the_same_command_resumes(tmp_path: Path, sonde: Sonde) -> None:
-    sonde("run", "residual", *LONG, "--runs", "whole", "--quiet")
+def test_ctrl_c_finishes_the_epoch_and_the_same_command_resumes(tmp_path: Path, whole: Path, sonde: Sonde) -> None:
     command = [sys.executable, "-m", "sonde", "run", "residual", *LONG, "--runs", "stopped"]
     process = subprocess.Popen(
         command,
@@ -98,17 +105,17 @@ def test_ctrl_c_finishes_the_epoch_and_the_same_command_resumes(tmp_path: Path, 
     )
     wait_for(lambda: furthest(tmp_path / "stopped") >= 3)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "finish their epoch and save it" in stderr
     assert "the same command resumes" in stderr
     assert "Traceback" not in stderr
     sonde(*command[3:], "--quiet")
     for run in package.load(tmp_path / "stopped").runs:
-        assert contents(run.path) == contents(tmp_path / "whole" / run.id)
+        assert contents(run.path) == contents(whole / run.id)
 
 
-def test_two_commands_at_once_do_not_corrupt_a_run(tmp_path: Path, sonde: Sonde) -> None:
+def test_two_commands_at_once_do_not_corrupt_a_run(tmp_path: Path, whole: Path, sonde: Sonde) -> None:
     words = ["run", "residual", *LONG, "--only", "variant=raw", "--runs", "shared"]
     first = subprocess.Popen(
         [sys.executable, "-m", "sonde", *words],
@@ -125,12 +132,11 @@ def test_two_commands_at_once_do_not_corrupt_a_run(tmp_path: Path, sonde: Sonde)
         second = sonde(*words, check=False)
     finally:
         os.kill(worker, signal.SIGCONT)
-    assert first.wait(timeout=120) == 0
+    assert first.wait(timeout=PATIENCE) == 0
     assert second.returncode == 1
     assert "is held by process" in second.stderr
     assert "Traceback" not in second.stderr
-    sonde(*words[:-2], "--runs", "alone", "--quiet")
-    assert contents(run) == contents(tmp_path / "alone" / run.name)
+    assert contents(run) == contents(whole / run.name)
 
 
 @pytest.fixture

@@ -58,8 +58,10 @@ LONG = {
 FEWER = {
     "sonde run residual*": ["--set", "epochs=2", "--set", "task.steps_per_epoch=5", "--no-figures"],
     "sonde run audit*": ["--seeds", "42", "--set", "epochs=1", "--no-figures"],
-    "sonde run rules --seeds 42 --only*": ["--set", "epochs=1", "--no-figures"],
-    "sonde train --model network.py*": ["--epochs", "1"],
+    "sonde run rules --seeds 42 --only*": ["--set", "epochs=1", "--only", "rule=dfa", "--no-figures"],
+    "sonde scaling * --over width=32,64,128,256*": ["--seeds", "2"],
+    "sonde scaling * --lr *": ["--lr", "2^-8..2^-6"],
+    "sonde train --model network.py*": ["--epochs", "1", "--seeds", "1"],
     "sonde train --task data.npz*": ["--epochs", "1"],
     "sonde train --set probes*": ["--epochs", "1"],
     "sonde train --rule mine.py*": ["--epochs", "1"],
@@ -177,7 +179,7 @@ def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUNNING)
-@pytest.mark.usefixtures("imports")
+@pytest.mark.usefixtures("imports", "coarse")
 def test_what_a_page_says_to_run_runs(name: str, tmp_path: Path, sonde: Command) -> None:
     run_page(PAGES[name], name, tmp_path, sonde, whole=False)
 

@@ -12,7 +12,7 @@ import typer
 
 import sonde as package
 from conftest import Sonde, tiny_config
-from processes import LONG, contents, folders, furthest, holder, killing, wait_for
+from processes import LONG, PATIENCE, contents, folders, furthest, holder, killing, wait_for
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
 from sonde.engine import ledger, local
@@ -169,7 +169,7 @@ def test_a_second_ctrl_c_stops_everything_at_once(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert "2 runs finish their epoch" in process.stderr.readline()
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert stderr == "sonde: stopped; the same command resumes where it was\n"
     assert furthest(tmp_path / "runs") == 0

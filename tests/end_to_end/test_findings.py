@@ -96,13 +96,21 @@ def commands() -> list[str]:
     return found
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the store where the commands look for it."""
+    folder = tmp_path_factory.mktemp("place")
+    shutil.copytree(FINDINGS / "runs", folder / "docs" / "findings" / "runs")
+    return folder
+
+
 @pytest.mark.parametrize("command", commands())
-def test_a_command_of_the_pages_runs_and_trains_nothing(command: str, sonde: Command, tmp_path: Path) -> None:
-    shutil.copytree(FINDINGS / "runs", tmp_path / "docs" / "findings" / "runs")
-    before = {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.parquet")}
+@pytest.mark.usefixtures("coarse")
+def test_a_command_of_the_pages_runs_and_trains_nothing(command: str, sonde: Command, place: Path) -> None:
+    before = {path: path.read_bytes() for path in (place / "docs").rglob("*.parquet")}
     program, *words = shlex.split(command)
     assert program == "sonde"
-    done = sonde(*words)
+    done = sonde(*words, cwd=place)
     assert "complete, loss" not in done.stdout + done.stderr, "a run was trained"
     assert {path: path.read_bytes() for path in before} == before
 

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import sonde as package
-from processes import LONG, ArchiveServer, all_free, contents, epoch_of, folders, furthest, wait_for
+from processes import ENDLESS, LONG, PATIENCE, ArchiveServer, all_free, contents, epoch_of, folders, furthest, wait_for
 from sonde.core.atomic import ASIDE
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
@@ -271,10 +271,10 @@ def test_commands_that_are_killed_lose_nothing_and_leave_nothing(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_told_to_end_says_that_it_can_be_resumed(number: signal.Signals, tmp_path: Path) -> None:
-    process = start(TRAIN, tmp_path)
+    process = start(["run", "residual", *ENDLESS, "--runs", "trained", "--quiet"], tmp_path)
     wait_for(lambda: furthest(tmp_path / "trained") >= 2)
     process.send_signal(number)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
     assert "the same command resumes where it was" in said
     assert "Traceback" not in said

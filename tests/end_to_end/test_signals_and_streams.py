@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import LONG, all_free, epoch_of, folders, furthest, wait_for
+from processes import ENDLESS, PATIENCE, all_free, epoch_of, folders, furthest, wait_for
 from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import write_run
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="signals and shells of POSIX"),
 ]
 
-TRAIN = ["run", "residual", *LONG, "--runs", "trained"]
+TRAIN = ["run", "residual", *ENDLESS, "--runs", "trained"]
 SONDE = [sys.executable, "-m", "sonde"]
 
 
@@ -55,11 +55,11 @@ def test_a_job_in_the_background_ends_when_it_is_told_to(whom: str, tmp_path: Pa
     reached = furthest(tmp_path / "trained")
     wait_for(lambda: furthest(tmp_path / "trained") > reached, process)
     (os.kill if whom == "command" else os.killpg)(process.pid, signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
     assert "Traceback" not in said
     assert "killed" not in said, "a worker did not end by itself"
-    assert 2 < furthest(tmp_path / "trained") < 40
+    assert furthest(tmp_path / "trained") > 2
     assert all_free(tmp_path / "trained")
     assert verify(tmp_path / "trained").wrong == {}
 
@@ -69,7 +69,7 @@ def test_the_exit_code_names_the_signal(number: signal.Signals, code: int, tmp_p
     process = start(TRAIN, tmp_path)
     wait_for(lambda: furthest(tmp_path / "trained") >= 1, process)
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert "the same command resumes where it was" in said
     assert "Traceback" not in said
@@ -82,7 +82,7 @@ def test_a_live_page_ends_with_the_code_of_the_signal(number: signal.Signals, co
     assert process.stderr is not None
     process.stderr.readline()  # it follows
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert "Traceback" not in said
 
@@ -102,7 +102,7 @@ def shell(line: str, place: Path, **surroundings: str) -> subprocess.CompletedPr
         cwd=place,
         env=os.environ | surroundings,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 
@@ -125,7 +125,7 @@ def test_closed_streams_are_no_failure(command: str, closed: str, stored: Path) 
 
 
 def test_with_its_streams_closed_a_command_trains_and_no_output_lands_in_a_file(tmp_path: Path) -> None:
-    done = shell(f"sonde {shlex.join(TRAIN).replace('epochs=40', 'epochs=2')} <&- >&- 2>&-", tmp_path)
+    done = shell(f"sonde {shlex.join(TRAIN).replace('epochs=100000', 'epochs=2')} <&- >&- 2>&-", tmp_path)
     assert done.returncode == 0
     found = verify(tmp_path / "trained")
     assert (found.runs, found.wrong, found.left_over) == (2, {}, [])

@@ -18,12 +18,13 @@ pytest.importorskip("latex2mathml", reason="pip install 'sonde[docs]'")
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "browser"))
 
-from chromium import LATENCY, chromium, missing
+from chromium import GROUP, LATENCY, chromium, missing
 
 from sonde.analysis.explanations import EXPLANATIONS
 from sonde.plugins import BUILT_IN
 from sonde.studies import STUDIES
 
+pytestmark = pytest.mark.xdist_group(GROUP)
 ROOT = Path(__file__).parents[2]
 ASKS = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*href="(?:https?:)?//[^>]*>')
 
@@ -141,7 +142,6 @@ def complaints(page: Any) -> list[str]:
 SEEN = ("index", "commands", "rules", "rules/dfa", "tutorials/depth", "names/diagnosis", "reference/commands")
 
 
-@pytest.mark.xdist_group("browser")
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_pages_work_from_files_at_every_width_and_the_search_finds(site: Path) -> None:
     """No server: no complaint on the console, nothing wider than the screen, no serious violation, and a search."""

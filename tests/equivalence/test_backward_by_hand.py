@@ -182,9 +182,3 @@ def test_whatever_is_not_written_out_is_left_to_autograd(name: str) -> None:
     assert not stackable(BY_AUTOGRAD[name]) or not ("derives" in name or "torch's" in name)
     x, y = next(iter(run.data.batches(BATCH, run.order)))
     assert torch.isfinite(run.backward(x, y).loss)
-
-
-@pytest.mark.parametrize(("config", "stacked"), EVERY, ids=NAMES)
-def test_the_chains_that_are_written_out_take_their_steps_by_hand(config: RunConfig, stacked: bool) -> None:
-    run = trained(config)
-    assert isinstance((Stack([run]) if stacked else run).backward, StepByHand)

@@ -5,7 +5,6 @@ N samples, d width, L blocks, K noisy copies.
 
 import copy
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -26,14 +25,6 @@ MODELS: dict[str, Model] = {
     "residual_mlp": ResidualMLP(d=8, L=L, w2_std=0.3),
     "vit_mini": VitMini(d=8, L=L, heads=2),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class PlainNet:

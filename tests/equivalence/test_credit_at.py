@@ -29,7 +29,6 @@ def options(name: str) -> dict[str, Any]:
 
 
 def net_of(kind: str) -> Any:
-    torch.set_num_threads(1)
     models = {"residual": ResidualMLP(d=8, L=3, w2_std=0.3), "plain": StudentNet(d=8, L=3)}
     return models[kind].build(IMAGES, generator(1, "init")).double()
 

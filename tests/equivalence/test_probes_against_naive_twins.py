@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,14 +30,6 @@ EQUATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "StudentBlock": lambda block, h: block.w1(h),
     "TransformerBlock": lambda block, h: block.qkv(block.ln1(h)),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_every_model_is_among_the_cases() -> None:

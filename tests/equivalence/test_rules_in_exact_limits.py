@@ -28,7 +28,6 @@ MODELS: list[Model] = [
 
 
 def network(model: Model, signature: Signature = IMAGES) -> Network:
-    torch.set_num_threads(1)
     return model.build(signature, generator(5, "init")).double()
 
 

@@ -47,7 +47,6 @@ NETS: dict[str, Callable[[], Any]] = {
 
 
 def net_of(name: str) -> Any:
-    torch.set_num_threads(1)
     return NETS[name]().double().train()
 
 

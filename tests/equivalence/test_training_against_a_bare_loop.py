@@ -19,7 +19,6 @@ from sonde.training.program import Program, learning_rate
 
 
 def bare_loop(config: RunConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
-    torch.set_num_threads(1)
     task = config.task
     x_all = torch.rand(task.samples, task.d, generator=generator(config.seed, "identity/train")) * 2 - 1  # type: ignore[attr-defined]
     x_all = x_all.double() if config.precision == "float64" else x_all
@@ -56,7 +55,6 @@ def test_losses_and_weights_equal_the_bare_loop_in_float64(model: type, tmp_path
 
 def bare_classification(config: RunConfig) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Cross entropy with AdamW and a cosine; what was measured in each epoch, and the weights."""
-    torch.set_num_threads(1)
     data = config.task.load(config.seed, None, torch.device("cpu"), torch.float64)
     assert isinstance(data, Samples)
     net = config.model.build(config.signature, generator(config.seed, "init")).double()
@@ -114,7 +112,6 @@ def test_accuracies_losses_and_weights_of_a_classification_equal_the_bare_loop_i
 
 
 def test_probes_leave_the_weights_bit_identical(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     config = tiny_config()
     data = config.task.load(config.seed, None, torch.device("cpu"), torch.float32)
     with_probes, without = (Program(config, data, torch.device("cpu")) for _ in range(2))

@@ -1,36 +1,20 @@
 """The programs of the fault suite, where it is at hand: watched, they train the same bits, and no watch gives up."""
 
-import importlib.util
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import sonde
+from fault_suite import CASES, NEEDS_SUITE, load
 
-SUITE = Path(os.environ.get("SONDE_SUITE", Path(__file__).parents[3] / "shared" / "suite"))
-CASES = sorted(path.stem for path in (SUITE / "cases").glob("*.py")) if SUITE.is_dir() else []
 STEPS = 30
 
-pytestmark = pytest.mark.skipif(not CASES, reason=f"no suite of programs in {SUITE}: set SONDE_SUITE")
-
-
-def build(name: str, variant: str) -> Any:
-    if str(SUITE) not in sys.path:
-        sys.path.insert(0, str(SUITE))
-    spec = importlib.util.spec_from_file_location(name, SUITE / "cases" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    case = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(case)
-    return case.build(variant, 0)
+pytestmark = NEEDS_SUITE
 
 
 def train(name: str, variant: str, *, watched: bool) -> tuple[list[torch.Tensor], Any]:
-    program = build(name, variant)
+    program = load(name).build(variant, 0)
     watch = sonde.watch(program.model, program.optimizer, loss=program.loss_fn, runs=None) if watched else None
     for x, y in program.batches[:STEPS]:
         if program.zero_grad:

@@ -28,7 +28,7 @@ from sonde.plugins import BUILT_IN
 from sonde.rules import DirectFeedback, KolenPollack, Rule
 from sonde.studies import STUDIES
 from sonde.training import program
-from stores import COMMANDS, STORES, unpack, without_checksums
+from stores import COMMANDS, STORES, captions, unpack, without_checksums
 
 IDS = json.loads((STORES / "ids.json").read_text())
 
@@ -172,7 +172,7 @@ def test_a_store_of_0_1_0_is_read_and_nothing_of_it_is_trained_again(
     only = {"residual": ["model.weight_scale=1.0"], "snapshots": ["model=vit_mini"]}.get(study, [])
     words = [word for choice in only for word in ("--only", choice)]
     assert "How sure: " in sonde("compare", "--factor", factor, "--metric", metric, *words).stdout
-    assert "figures" in sonde("figures", study, *COMMANDS[study], "--out", "out").stdout
+    assert captions(study, COMMANDS[study], tmp_path / "runs")
     assert "runs" in sonde("report", "--no-figures").stdout
     assert content(tmp_path / "runs") == before
 

@@ -9,8 +9,6 @@ from sonde.models import PlainMLP, ResMLP
 from sonde.studies.residual import configs, findings
 from sonde.studies.study import gather
 
-pytestmark = pytest.mark.xdist_group("golden")  # one worker trains the study
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

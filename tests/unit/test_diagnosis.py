@@ -10,10 +10,12 @@ import torch
 from conftest import Sonde
 from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
 from sonde.analysis.diagnosis import DIAGNOSES, diagnose
+from sonde.analysis.diagnosis.constant_answer import loss_score
 from sonde.analysis.diagnosis.finding import LEVELS, Findings, sarif
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.analysis.explanations import EXPLANATIONS, documented, explanations
 from sonde.core.errors import SondeError
+from sonde.metrics.rows import WATCHED
 from sonde.plugins import BUILT_IN
 
 OF_TRAINED = {"not_learning", "state_explosion", "gradient_collapse", "credit_at_chance", "blocks_hurt"}
@@ -89,6 +91,27 @@ def test_experiments_leave_the_model_the_batch_and_the_generators_alone() -> Non
     assert all(map(torch.equal, grads, (p.grad for p in program.model.parameters())))
     assert torch.equal(generator, torch.get_rng_state())
     assert program.model.training is mode
+
+
+def test_the_score_of_a_loss_is_0_at_a_constant_answer_and_1_at_the_lowest_loss() -> None:
+    trials = {"loss": {"trivial": 2.0, "floor": 0.5}}
+    found = [loss_score(trials, loss) for loss in (2.0, 1.25, 0.5, 3.5, None)]
+    assert found == [0.0, 0.5, 1.0, -1.0, None]
+    assert loss_score({"loss": {"trivial": 2.0, "floor": 2.0}}, 1.0) is None
+
+
+def test_a_change_helps_if_its_score_is_high_enough_and_far_enough_above_that_of_the_run() -> None:
+    def helped(without: float | None, with_it: float | None) -> str | None:
+        fits = {name: {"last": loss} for name, loss in (("1", without), ("10", with_it))}
+        trials = {"loss": {"trivial": 1.0, "floor": 0.0}, "fits": fits}
+        return RunEvidence(rows=pl.DataFrame(schema=WATCHED), facts={}, steps=50, trials=trials).helps("10")
+
+    assert helped(1.0, 0.6) == "10"
+    assert helped(1.0, 0.75) is None, "it learns too little"
+    assert helped(0.5, 0.4) is None, "the run learns about as much"
+    assert helped(5.0, 0.75) is None, "from below 0 on, what is learned counts"
+    assert helped(None, 0.6) == "10", "the run's own settings diverge"
+    assert helped(1.0, None) is None
 
 
 def test_symptoms_follow_the_cause_that_explains_them() -> None:

@@ -1,35 +1,14 @@
 """The programs of the fault suite, where it is at hand: healthy ones are silent, and most faults are found."""
 
-import importlib.util
-import os
-import sys
 from collections import Counter
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import sonde
+from fault_suite import CASES, NEEDS_SUITE, load
 
-SUITE = Path(os.environ.get("SONDE_SUITE", Path(__file__).parents[3] / "shared" / "suite"))
-CASES = sorted(path.stem for path in (SUITE / "cases").glob("*.py")) if SUITE.is_dir() else []
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CASES, reason=f"no suite of programs in {SUITE}: set SONDE_SUITE"),
-]
-
-
-def load(name: str) -> ModuleType:
-    if str(SUITE) not in sys.path:
-        sys.path.insert(0, str(SUITE))
-    spec = importlib.util.spec_from_file_location(name, SUITE / "cases" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    case = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(case)
-    return case
+pytestmark = [pytest.mark.slow, NEEDS_SUITE]
 
 
 def said(program: Any) -> list[str]:

@@ -32,7 +32,6 @@ from sonde.show.figures import FIGURES, Evidence, FigureSpec, figure_named, figu
 from sonde.show.figures.render import draw_all, fix_layout, page_images, picture_digest
 from sonde.show.figures.style import house_style, recolour_for_dark
 
-pytestmark = pytest.mark.xdist_group("figures_save")  # one worker draws them
 SMALL = residual_evidence(depth=4, width=4, steps=5)
 
 
@@ -40,14 +39,6 @@ SMALL = residual_evidence(depth=4, width=4, steps=5)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("drawn")
     draw_all(SMALL, out, study="residual")
-    return out
-
-
-@pytest.fixture(scope="module")
-def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("studies")
-    draw_all(crowded_rules(), out, study="audit")
-    draw_all(snapshot_evidence(seeds=(42, 123), epochs=3), out, study="snapshots")
     return out
 
 
@@ -76,32 +67,43 @@ from evidence import residual_evidence
 from evidence import crowded_rules, snapshot_evidence
 from sonde.show.figures import FIGURES
 from sonde.show.figures.render import draw_files
-def draw(name, study, evidence):
-    draw_files(FIGURES[name], evidence, Path(FIGURES[name].paths[study]))
-for name in ("signal_flow", "one_input"):
-    draw(name, "residual", residual_evidence(depth=4, width=4, steps=5))
-for name in ("diagnostics", "summary"):
-    draw(name, "audit", crowded_rules())
-draw("stream_by_terminal_ln", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3))
+def draw(name, study, evidence, out=Path()):
+    draw_files(FIGURES[name], evidence, out / FIGURES[name].paths[study])
+def draw_some(out=Path()):
+    for name in ("diagnostics", "summary"):
+        draw(name, "audit", crowded_rules(), out)
+    draw("stream_by_terminal_ln", "snapshots", snapshot_evidence(seeds=(42, 123), epochs=3), out)
+if __name__ == "__main__":
+    for name in ("signal_flow", "one_input"):
+        draw(name, "residual", residual_evidence(depth=4, width=4, steps=5))
+    draw_some()
 """
 
 
-def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, studies: Path, tmp_path: Path) -> None:
+def test_the_same_data_gives_the_same_bytes_in_another_process(folder: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     surroundings = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path}
-    subprocess.run([sys.executable, "-c", AGAIN], cwd=tmp_path, env=surroundings, check=True)
-    again = files(tmp_path)
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    subprocess.run([sys.executable, "-c", AGAIN], cwd=there, env=surroundings, check=True)
+    known: dict[str, Any] = {}
+    exec(AGAIN, known)
+    known["draw_some"](here)
+    again = files(there)
     assert len(again) == 15
     for name in again:
-        before = folder if name.startswith("residual") else studies
-        assert (tmp_path / name).read_bytes() == (before / name).read_bytes(), name
+        before = folder if name.startswith("residual") else here
+        assert (there / name).read_bytes() == (before / name).read_bytes(), name
 
 
-def test_files_are_named_by_study_and_figure(studies: Path) -> None:
+@pytest.mark.usefixtures("coarse")
+def test_files_are_named_by_study_and_figure(tmp_path: Path) -> None:
+    draw_all(crowded_rules(), tmp_path, study="audit")
+    draw_all(snapshot_evidence(seeds=(42, 123), epochs=3), tmp_path, study="snapshots")
     drawn = [spec.paths[study] for study in ("audit", "snapshots") for spec in figures_of(study).values()]
     without_parity = [path for path in drawn if "parity" not in path]
     assert "audit/weight_drift" in without_parity
-    assert files(studies) == {f"{path}.{suffix}" for path in without_parity for suffix in ("png", "pdf", "txt")}
+    assert files(tmp_path) == {f"{path}.{suffix}" for path in without_parity for suffix in ("png", "txt")}
 
 
 PAPER_LAYOUT = {
@@ -127,6 +129,7 @@ def test_the_paper_layout_has_the_files_that_existing_scripts_expect(study: str)
     assert {spec.path(study, "paper") for spec in own} == PAPER_LAYOUT[study]
 
 
+@pytest.mark.usefixtures("coarse")
 def test_the_paper_layout_draws_the_first_four_figures_with_unscaled_weights(tmp_path: Path) -> None:
     only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
     draw_all(only, tmp_path, study="residual", layout="paper")
@@ -143,6 +146,7 @@ def test_a_former_name_of_a_figure_works_and_warns(former: str, name: str) -> No
         figure_named("weight_drfit")
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_figure_without_rows_is_skipped_with_its_reason(tmp_path: Path) -> None:
     fewer = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "activation_std"))
     drawn = draw_all(fewer, tmp_path, study="residual")
@@ -166,6 +170,7 @@ def test_a_skipped_figure_says_that_an_older_file_is_there(tmp_path: Path) -> No
     assert "older" not in drawn.skipped["activation_mean"]
 
 
+@pytest.mark.usefixtures("coarse")
 def test_another_variant_can_be_asked_for(tmp_path: Path) -> None:
     only = with_rows(SMALL, SMALL.rows.filter(pl.col("metric") == "batch_loss"))
     draw_all(only, tmp_path, study="residual", variant="raw")
@@ -310,6 +315,7 @@ def test_where_nothing_can_be_kept_figures_are_drawn_all_the_same(kept: Path, dr
     assert len(drawings) == 2
 
 
+@pytest.mark.usefixtures("coarse")
 def test_page_images_are_drawn_once_for_light_and_dark_and_taken_from_the_run_of_the_study(
     tmp_path: Path, kept: Path, drawings: list[str]
 ) -> None:

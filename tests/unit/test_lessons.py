@@ -123,7 +123,6 @@ def test_credit_points_uphill_and_bp_through_the_same_interface_has_cosine_one(c
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_lowers_the_loss_of_a_toy_problem(rule: str) -> None:
-    torch.set_num_threads(1)
     options = {"prediction": "readout"} if rule == "ff" else {}  # its goodness descends another objective than the loss
     kind = RULES[rule](**options)
     config = RunConfig(model=ResidualMLP(d=16, L=2), rule=kind, task=Digits(), batch_size=64, epochs=2)

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Sonde
-from processes import wait_for
+from processes import PATIENCE, wait_for
 from sonde.cli.report import live_command
 from sonde.cli.report import local_folder as folder
 from sonde.core.errors import SondeError
@@ -438,7 +438,7 @@ def test_the_token_comes_from_the_environment_and_is_on_no_command_line(tmp_path
             assert url in file.read_text()
             assert file.stat().st_mode & 0o077 == 0
             process.terminate()
-            said = process.communicate(timeout=60)[1]
+            said = process.communicate(timeout=PATIENCE)[1]
             assert "deprecated" not in said
             assert not file.exists()
         finally:

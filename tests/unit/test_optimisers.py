@@ -49,7 +49,6 @@ def config_of(optimiser: Any, **changes: Any) -> RunConfig:
 
 
 def program_of(config: RunConfig) -> Program:
-    torch.set_num_threads(1)
     return Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU)
 
 

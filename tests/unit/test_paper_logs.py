@@ -18,7 +18,6 @@ from sonde.show.paper import READERS, WRITERS, from_files
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 
-pytestmark = pytest.mark.xdist_group("paper_logs")  # one worker trains the studies
 TINY = {"epochs": 2, "model.d": 8, "probes.size": 16, "probes.directions": 2, "batch_size": 256}
 
 

@@ -2,26 +2,24 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.text import Text
+from typer.testing import CliRunner
 
 import sonde as package
 from conftest import Sonde
+from sonde.cli import app
 from sonde.config import change
 from sonde.core.errors import SondeError
 from sonde.show.figures import figures_of
 from sonde.show.paper import from_files
 from sonde.studies import STUDIES
 
-pytestmark = pytest.mark.xdist_group("paper_provenance")  # one worker trains the studies
-
-SET = {"epochs": 1, "model.L": 2, "probes.size": 16, "probes.directions": 2, "batch_size": 512}
+SET = {"epochs": 1, "model.d": 16, "model.L": 2, "probes.size": 16, "probes.directions": 2, "batch_size": 512}
 SEEDS = {"cifar10": (42, 7), "snapshots": (42,)}
 CIFAR = "results/cifar10/results_cifar10.json"
 
@@ -44,11 +42,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def original(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """The export, and what the command printed."""
-    root = tmp_path_factory.mktemp("exported")
-    command = [sys.executable, "-m", "sonde", "export", "--runs", str(runs), "--out", "E", *words()]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return root / "E", done.stdout, done.stderr
+    out = tmp_path_factory.mktemp("exported") / "E"
+    done = CliRunner().invoke(app, ["export", "--runs", str(runs), "--out", str(out), *words()])
+    assert done.exit_code == 0, done.output
+    return out, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -216,21 +213,8 @@ def test_gradients_of_an_export_are_those_of_each_samples_own_loss_again(exporte
     assert both["value"].to_list() == pytest.approx(both["value_stored"].to_list(), rel=1e-12)
 
 
-def test_the_export_says_how_many_runs_are_in_no_file_and_why(runs: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "sonde",
-        "export",
-        "--runs",
-        str(runs),
-        "--out",
-        "E",
-        "--study",
-        "snapshots",
-    ]
-    done = subprocess.run([*command, *words()], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_the_export_says_how_many_runs_are_in_no_file_and_why(runs: Path, sonde: Sonde) -> None:
+    done = sonde("export", "--runs", str(runs), "--out", "E", "--study", "snapshots", *words())
     everything = len(package.load(runs).runs)
     lines = done.stderr.splitlines()
     (head,) = (line for line in lines if line.startswith("not exported: "))

@@ -4,6 +4,7 @@ The tree is read for what other systems lack; where the code has a fallback, the
 """
 
 import ast
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from sonde.store.load import load
 from sonde.training.session import memory_of
 
 SRC = Path(__file__).parents[2] / "src" / "sonde"
-TREES = {path.relative_to(SRC).as_posix(): ast.parse(path.read_text("utf-8")) for path in SRC.rglob("*.py")}
 UNIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 UNIX_CALLS = {"chown", "fork", "forkpty", "getloadavg", "getpgid", "getuid", "geteuid", "killpg", "mkfifo", "nice"} | {
     "sched_getaffinity", "setsid", "uname", "wait", "waitpid",
@@ -36,8 +36,13 @@ PROC = {"store/lock.py", "store/run.py"}
 """The files that may read /proc; the tests below take it away from each."""
 
 
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    return {path.relative_to(SRC).as_posix(): ast.parse(path.read_text("utf-8")) for path in SRC.rglob("*.py")}
+
+
 def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kind))
 
 

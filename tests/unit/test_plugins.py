@@ -241,7 +241,6 @@ def test_an_installed_package_brings_plugins(tmp_path: Path, monkeypatch: pytest
 
 
 def program_of(config: RunConfig) -> Program:
-    torch.set_num_threads(1)
     return Program(config, config.task.load(config.seed, None, CPU, torch.float32), CPU)
 
 

@@ -19,11 +19,13 @@ from sonde.analysis import theory
 from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.observe.predict import Prediction, predict, register
+from sonde.observe.predict.elementwise import Elementwise
 from sonde.observe.predict.operations import CUSTOM
 from sonde.observe.predict.positions import MOST, Rows
 from sonde.observe.predict.prediction import Level
 from sonde.observe.predict.products import average, centred, contracted, empirical, reshaped
 from sonde.observe.predict.quadrature import Expectation, critical_weight_std, nodes, participation, value_and_slope
+from sonde.observe.predict.signal import Moments
 
 
 def density(z: float) -> float:
@@ -51,6 +53,27 @@ def test_two_correlated_relu_units_have_the_arc_cosine_product(rho: float) -> No
     found = Expectation(value_and_slope(torch.relu, nodes(0.0, 1.0)[0])[0], 0.0, 1.0).product(np.array([rho]))[0]
     angle = math.acos(rho)
     assert found == pytest.approx((math.sin(angle) + (math.pi - angle) * rho) / (2 * math.pi), abs=2e-5)
+
+
+@pytest.mark.parametrize("rho", [-0.6, 0.0, 0.5])
+def test_two_correlated_entries_with_a_mean_have_the_product_of_a_double_integral(rho: float) -> None:
+    mean, std = 1.0, 0.5
+    z, w = np.polynomial.hermite_e.hermegauss(120)
+    u, v = mean + std * z[:, None], mean + std * (rho * z[:, None] + math.sqrt(1 - rho**2) * z)
+    exact = float((w[:, None] * w * np.tanh(u) * np.tanh(v)).sum() / w.sum() ** 2)
+    moments = Moments(mean, np.array([std**2 + mean**2, rho * std**2 + mean**2]))
+    found = Elementwise(torch.tanh).forward([moments])
+    assert found.products[1] == pytest.approx(exact, rel=1e-6)
+
+
+def test_weights_with_a_mean_keep_the_sign_of_what_they_sum() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.ReLU(), nn.Linear(64, 64, bias=False), nn.ReLU())
+    nn.init.uniform_(model[1].weight, 0, 0.05)
+    measured = float(model(torch.randn(4000, 64)).detach().square().mean().sqrt())
+    level = predict(model, (64, 64), remedy=False)["2"].signal
+    assert level is not None
+    assert level.expected == pytest.approx(measured, rel=0.02)
 
 
 @pytest.mark.parametrize("bias_std", [0.05, 0.2236, 0.5])

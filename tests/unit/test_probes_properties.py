@@ -140,7 +140,6 @@ def check_norms(name: str, tensors: list[torch.Tensor], found: dict[tuple[str, i
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_probe_raises_or_gives_a_number_that_does_not_exist(data: st.DataObject) -> None:
-    torch.set_num_threads(1)
     snapshot = draw_snapshot(data.draw)
     n, found = snapshot.samples, read(snapshot)
     for key, reading in found.items():

@@ -32,7 +32,6 @@ MODELS = {
 
 @cache
 def trained(model: str) -> Program:
-    torch.set_num_threads(1)
     config = RunConfig(model=MODELS[model], rule=Backprop(), task=Digits(), epochs=3, optimiser=Optimiser(lr=3e-3))
     cpu = torch.device("cpu")
     program = Program(config, config.task.load(0, None, cpu, torch.float32), cpu)

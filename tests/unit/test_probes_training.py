@@ -29,7 +29,6 @@ SMALL = RunConfig(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_weights_and_rule_are_bit_identical_with_and_without_probes(rule: str) -> None:
-    torch.set_num_threads(1)
     config = replace(SMALL, rule=RULES[rule](), epochs=2)
     data = config.task.load(config.seed, None, CPU, torch.float32)
     probed, bare = (Program(config, data, CPU) for _ in range(2))

@@ -51,6 +51,14 @@ def test_the_interval_is_welchs(store: Path) -> None:
     assert (found.high - found.low) / (expected.high - expected.low) < 2
 
 
+def test_a_number_without_a_spread_takes_ours(store: Path) -> None:
+    values = ours(store)
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) * math.sqrt(1 / len(values) + 1)
+    found = answer(store, value=0.5)
+    assert found.low == pytest.approx(statistics.mean(values) - 0.5 - half)
+    assert found.high == pytest.approx(statistics.mean(values) - 0.5 + half)
+
+
 def test_verdicts(store: Path) -> None:
     mean, spread = statistics.mean(ours(store)), statistics.stdev(ours(store))
     assert answer(store, value=mean, std=spread, n=3, within=100 * spread + 0.01).verdict == "reproduced"

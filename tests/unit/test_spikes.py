@@ -15,7 +15,7 @@ from torch import nn
 import sonde as package
 from conftest import Sonde
 from sonde.core.seed_statistics import band_limit
-from sonde.observe.ring import DENSE, STEPS
+from sonde.observe.ring import DENSE, STEPS, _Band
 from sonde.show.live.store_poller import PageState, StoreFollower
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -71,6 +71,7 @@ def test_the_ring_writes_the_steps_before_a_spike_as_naive_code_computes_them() 
     assert {one["step"] for one in watch.facts["spikes"]} == {AT}
     rows = watch.rows
     window = range(AT - STEPS + 1, AT + DENSE + 1)
+    assert set(rows["step"]) == {*range(10), 25, 50, 75, 100, 150, *window}
     for metric in ("weight_grad_norm", "update_sample", "loss"):
         known = rows.filter(pl.col("metric") == metric, pl.col("step").is_between(window[0], window[-1]))
         assert set(known["step"]) == set(window), metric
@@ -133,6 +134,13 @@ def test_a_band_follows_a_trend_and_scales_with_the_noise() -> None:
     apart = 0.2
     assert band_limit(noisy, 1.0) == pytest.approx(1 + 6 * 1.4826 * apart / math.sqrt(2))
     assert band_limit([2.0] * 32, 1.5) == 3.0
+
+
+def test_a_band_takes_what_follows_a_spike_shortly_for_the_same_one() -> None:
+    band = _Band(1.3)
+    high = [*range(40, 44), 40 + 2 * DENSE - 1, 40 + 2 * DENSE]
+    found = [step for step in range(high[-1] + 1) if band.is_spike(step, 9.0 if step in high else 1.0)]
+    assert found == [40, 40 + 2 * DENSE]
 
 
 @pytest.mark.parametrize(

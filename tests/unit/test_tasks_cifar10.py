@@ -15,7 +15,6 @@ from sonde.store.datasets import find_cifar10
 from sonde.store.datasets.decoded import Images, open_images
 from sonde.tasks.images import MEAN, STD, Cifar10, Cifar10Data, mirror
 
-pytestmark = pytest.mark.xdist_group("cifar10")  # one worker decodes the images
 CPU = torch.device("cpu")
 REAL = Path(__file__).parents[2].parent / "shared/data/cifar10"
 
