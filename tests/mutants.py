@@ -270,6 +270,20 @@ MUTANTS = (
         BY_HAND,
     ),
     Mutant(
+        "residual ReLU blocks forget their skip on the way back",
+        "training/backward_by_hand.py",
+        "self.back.append(partial(self.g.add_, below))",
+        "self.back.append(partial(self.g.copy_, below))",
+        BY_HAND,
+    ),
+    Mutant(
+        "the slope of the squared error forgets the outputs",
+        "network/losses.py",
+        "(2 / math.prod(output_NC.shape[-2:]))",
+        "(2 / output_NC.shape[-2])",
+        BY_HAND,
+    ),
+    Mutant(
         "credits by hand come from the gradient of the batch mean",
         "training/backward_by_hand.py",
         "top * samples",

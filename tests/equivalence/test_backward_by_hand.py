@@ -10,6 +10,7 @@ from torch import Tensor
 from sonde.config import RunConfig, parse, to_tree
 from sonde.models import PlainMLP, ResidualMLP, ResMLP, StudentNet
 from sonde.network import Network
+from sonde.network.losses import CROSS_ENTROPY, MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, StateBridge
 from sonde.tasks import Digits, Identity
 from sonde.training.backward_by_hand import StepByHand
@@ -141,6 +142,22 @@ def test_an_epoch_has_the_bits_of_autograd(config: RunConfig, stacked: bool) -> 
             )
         )
     assert ends[0] == ends[1]
+
+
+SHAPES = [(7, 3), (64, 48), (1, 32, 10), (3, 7, 5), (8, 29, 64), (2, 1, 2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_of_losses_have_the_bits_of_autograd(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(shape[-1], shape[:-1], generator=rng)
+    for scale in (1.0, 30.0, 1e-20):
+        z, target = (torch.randn(shape, generator=rng).to(dtype) * scale for _ in range(2))
+        for loss, y in ((MEAN_SQUARED_ERROR, target), (CROSS_ENTROPY, labels)):
+            found, expected = (one.mean_and_slope(z, y) for one in (loss, replace(loss, slope=None)))
+            assert torch.equal(found[0], expected[0])
+            assert torch.equal(found[1], expected[1])
 
 
 def test_what_a_step_returns_is_not_changed_by_the_next() -> None:

@@ -111,7 +111,8 @@ def run_locally(
     data = None if data_root is None else str(data_root)
     where = {"runs": str(runs), "data_root": data, "device": device, "study": study}
     ledger = Ledger(configs, runs=runs, on_event=on_event, on_notice=on_notice)
-    ledger.waiting.extend(bundle(ledger.clean_up_ended(), jobs=jobs, pays=stackable))
+    bundles = bundle(ledger.clean_up_ended(), jobs=jobs, pays=stackable)
+    ledger.waiting.extend(sorted(bundles, key=lambda runs: stackable(runs[0])))  # what takes longest comes first
     active: dict[Connection, _Worker] = {}
 
     def listen(worker: _Worker) -> None:

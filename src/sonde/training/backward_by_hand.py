@@ -8,12 +8,13 @@ R replicas, N samples, d width, L blocks.  With g the gradient at the output y o
     y = γ x̂ + β        ∂γ = Σ_N g x̂,  ∂β = Σ_N g,  ∂x = (ĝ − mean_d ĝ − x̂ mean_d(ĝ x̂)) / σ  with ĝ = γ g
     h′ = h + f(h)      ∂h = g + f's ∂x
 
-It calls the same kernels in the same order as autograd, which computes the gradient of the loss, so the bits are the
-same.  It saves the cost of graph nodes and of memory that is new, and cold, at every step.  Buffers are valid for one
-step; blocks share the buffers that are used only within a block.
+It calls the same kernels in the same order as autograd, so the bits are the same.  It saves the cost of graph nodes and
+of memory that is new, and cold, at every step.  Buffers are valid for one step; blocks share the buffers that are used
+only within a block.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -289,6 +290,74 @@ class Unit:
         return through if self.stream is None or through is None else torch.add(g, through, out=self.stream)
 
 
+class ReluBlocks:
+    """All ReLU blocks of a stack as one unit, for backprop.
+
+    All buffers are fixed, so the forward and the backward pass are lists of calls that every step repeats.  States lie
+    side by side, and so do gradients: one batched product gives ∂W of all blocks, one sum gives ∂b.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], x: Tensor, *, residual: bool) -> None:
+        depth, linears = len(blocks), [block.linear for block in blocks]
+        states = x.new_empty(depth + 1, *x.shape)  # h_0 … h_L
+        outputs = x.new_empty(depth, *x.shape) if residual else states[1:]
+        deltas = x.new_empty(depth, *x.shape)  # the gradients at W h + b
+        weights, biases = (x.new_empty(depth, *getattr(linears[0], name).shape) for name in ("weight", "bias"))
+        self.owned = [(linear.weight, weights[layer]) for layer, linear in enumerate(linears)]
+        self.owned += [(linear.bias, biases[layer]) for layer, linear in enumerate(linears)]
+        self.first, self.h = states[0], states[-1]
+        self.g, below = torch.empty_like(x), torch.empty_like(x)
+        self.below = self.g if residual else below
+        self.calls: list[Callable[[], object]] = []
+        self.back: list[Callable[[], object]] = []
+        for layer, (block, linear) in enumerate(zip(blocks, linears, strict=True)):
+            y = outputs[layer]
+            self.calls.append(partial(torch.baddbmm, linear.bias, states[layer], linear.weight, out=y))
+            if isinstance(block, ReluLayer):
+                self.calls.append(y.relu_)
+            if residual:
+                self.calls.append(partial(torch.add, states[layer], y, out=states[layer + 1]))
+        for layer in reversed(range(depth)):
+            g, delta = self.g if residual or layer == depth - 1 else below, deltas[layer]
+            if isinstance(blocks[layer], ReluLayer):
+                derivative = torch.ops.aten.threshold_backward.grad_input
+                self.back.append(partial(derivative, g, outputs[layer], 0, grad_input=delta))
+            else:
+                self.back.append(partial(delta.copy_, g))
+            self.back.append(partial(torch.bmm, delta, linears[layer].weight.detach().mT, out=below))
+            if residual:
+                self.back.append(partial(self.g.add_, below))
+        x_all, g_all = states[:-1].flatten(0, 1).mT, deltas.flatten(0, 1)
+        self.gradients: list[Callable[[], object]] = [
+            partial(torch.bmm, x_all, g_all, out=weights.flatten(0, 1)),
+            partial(torch.sum, g_all, 1, keepdim=True, out=biases.flatten(0, 1)),
+        ]
+        self.unused = 2 if residual else 1  # the last calls of `back`, which make the gradient at h_0
+
+    @staticmethod
+    def fit(blocks: Sequence[nn.Module]) -> bool:
+        """Whether all blocks are ReLU or linear layers of a stack."""
+        return all(type(b) in (ReluLayer, LinearLayer) and isinstance(b.linear, StackedLinear) for b in blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first.copy_(x)
+        for call in self.calls:
+            call()
+        return self.h
+
+    def backward(self, g: Tensor, below: bool) -> Tensor | None:
+        """As `Layer.backward`."""
+        self.g.copy_(g)
+        for call in self.back if below else self.back[: -self.unused]:
+            call()
+        for call in self.gradients:
+            call()
+        if self.owned[0][0].grad is not self.owned[0][1]:
+            for parameter, gradient in self.owned:
+                parameter.grad = gradient
+        return self.below if below else None
+
+
 class StepByHand:
     """Training steps of a network whose parameters stay in place.  Gradients are valid until the next step."""
 
@@ -299,17 +368,15 @@ class StepByHand:
     @torch.no_grad()
     def __call__(self, x: Tensor, y: Tensor) -> Step:
         """Fill the gradient of every parameter that the rule trains."""
-        lead, flat = self.net.lead, x.flatten(self.net.lead + 1)
+        flat = x.flatten(self.net.lead + 1)
         if flat.shape != self.batch:
             self._allocate(flat)
         states = [self.embed.forward(flat)]
         for block in self.blocks:
             states.append(block.forward(states[-1]))
         output = self.readout.forward(states[-1]).clone()  # the caller keeps it beyond the step
-        with torch.enable_grad():
-            value = self.loss.mean(output.requires_grad_(), y)
-            (g,) = torch.autograd.grad(value.sum() if lead else value, output)
-        step = Step(value.detach(), output.detach(), {})
+        value, g = self.loss.mean_and_slope(output, y)
+        step = Step(value, output, {})
         if self.rule.route == "global":
             self._backpropagate(g)
             return step
@@ -319,14 +386,17 @@ class StepByHand:
         """Make layers and buffers for batches of this shape."""
         self.batch = x.shape
         self.embed = Unit(self.net.embed, x, Scratch(), residual=False)
-        self.blocks: list[Unit] = []
-        h, scratch = self.embed.h, Scratch()
-        for block in self.net.blocks:
-            self.blocks.append(Unit(block, h, scratch, residual=self.net.residual))
-            h = self.blocks[-1].h
-        self.readout = Unit(self.net.readout, h, Scratch(), residual=False)
+        self.blocks: list[Unit | ReluBlocks] = []
+        h, scratch, blocks = self.embed.h, Scratch(), list(self.net.blocks)
+        if self.rule.route == "global" and ReluBlocks.fit(blocks):
+            self.blocks = [ReluBlocks(blocks, h, residual=self.net.residual)]
+        else:
+            for block in blocks:
+                self.blocks.append(Unit(block, h, scratch, residual=self.net.residual))
+                h = self.blocks[-1].h
+        self.readout = Unit(self.net.readout, self.blocks[-1].h, Scratch(), residual=False)
         units = [self.embed, *self.blocks, self.readout]
-        first = next(index for index, unit in enumerate(units) if unit.layers)
+        first = 0 if self.embed.layers else 1  # the first unit that has parameters
         self.back = [(unit, index > first) for index, unit in enumerate(units)][first:][::-1]
 
     def _backpropagate(self, g: Tensor) -> None:
