@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_taken_in_is_one_line(tmp_path: Path, content: str
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("nowhere.py:Mine", r"nowhere\.py: no such file or directory; write file\.py:Mine"),
+        ("nowhere.py:Mine", r"nowhere\.py: no such file or directory; check the name"),
         ("mine.py", r"say what in the file is meant, as mine\.py:Name"),
         ("no_such_package.rules:Mine", "no module 'no_such_package': install it, or name a file"),
         (

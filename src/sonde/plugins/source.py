@@ -199,7 +199,8 @@ def _bytes(path: Path, name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SondeError(f"{path}: {(error.strerror or str(error)).lower()}; write file.py:{name}") from None
+        said = (error.strerror or str(error)).lower()
+        raise SondeError(f"{path}: {said}; check the name, or give the path, as in folder/{path.name}:{name}") from None
 
 
 def _folder(path: Path) -> str:

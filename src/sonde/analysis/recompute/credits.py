@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.analysis.recompute.moved_states import (
-    apart,
-    drawn_input_matrix,
-    no_credit,
-    nudged,
-    pushed_by_the_input,
-    relaxed,
-)
-from sonde.analysis.recompute.sample import Sample, first_token, norm, squared_error
+from sonde.analysis.recompute.sample import Sample, advanced, continued, first_token, norm, squared_error
 from sonde.network import Network
 
 _State = Mapping[str, Any]
@@ -257,6 +249,85 @@ def _on_first_token(a_1d: Tensor, h: Tensor) -> Tensor:
     return a
 
 
+# ── rules that compute states of their own ───────────────────────────────────────────────────────────
+def _relaxed(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """PC: a_l = −ε_l where the energy has descended, a_0 = −J_0ᵀ ε_1; on arrival, rate^{L+1−l} g_l."""
+    if options["learn_at"] == "arrival":
+        top = len(sample.states)
+        return [g * options["rate"] ** (top - l) for l, g in enumerate(sample.gradients)]
+    return [-error for error in _errors(sample, 1.0, options)]
+
+
+def _nudged(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """EP: a_l = (ε⁻_l − ε⁺_l)/2β; with one side, −ε⁺_l/β."""
+    beta = options["beta"]
+    above = _errors(sample, beta, options)
+    if options["one_sided"]:
+        return [-error / beta for error in above]
+    below = _errors(sample, -beta, options)
+    return [(minus - plus) / (2 * beta) for plus, minus in zip(above, below, strict=True)]
+
+
+def _errors(sample: Sample, beta: float, options: _Options) -> list[Tensor]:
+    """J_0ᵀ ε_1, then ε_1 … ε_L: E = Σ ½‖h_{l+1} − unit_l(h_l)‖² + βℓ has descended, all states at once."""
+    net, h = sample.net, list(sample.states)
+    for _ in range(options["steps"]):
+        h = [h[0], *(one.detach().requires_grad_() for one in h[1:])]
+        loss = sample.sample_loss(continued(net, h[-1], len(net.blocks)), sample.y).sum()
+        energy = sum(((error**2).sum() / 2 for error in _ahead(net, h)), beta * loss)
+        slopes = torch.autograd.grad(energy, h[1:])
+        h = [h[0], *((one - options["rate"] * slope).detach() for one, slope in zip(h[1:], slopes, strict=True))]
+    h[0] = h[0].clone().requires_grad_()
+    errors = _ahead(net, h)
+    (slope,) = torch.autograd.grad((errors[0] ** 2).sum() / 2, h[0])
+    return [-slope, *(error.detach() for error in errors)]
+
+
+def _ahead(net: Network, h: list[Tensor]) -> list[Tensor]:
+    """h_{l+1} − unit_l(h_l)."""
+    return [above - advanced(net, block, below)[0] for block, below, above in zip(net.blocks, h, h[1:], strict=False)]
+
+
+def _apart(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """Dual propagation: a_L = ∂ℓ/∂h_L, a_l = J_l(h̄_l)ᵀ a_{l+1}; then h̄_l = unit(h̄_{l−1}) − (2α − 1)β a_l."""
+    net, mean = sample.net, [h.clone() for h in sample.states]
+    shift = (2 * options["alpha"] - 1) * options["beta"]
+    for _ in range(options["passes"]):
+        at = [h.detach().requires_grad_() for h in mean]
+        top = sample.sample_loss(continued(net, at[-1], len(net.blocks)), sample.y).sum()
+        credits = list(torch.autograd.grad(top, at[-1]))
+        for block, h in reversed(list(zip(net.blocks, at, strict=False))):
+            credits[:0] = torch.autograd.grad(advanced(net, block, h)[0], h, credits[0])
+        for l, block in enumerate(net.blocks):
+            mean[l + 1] = advanced(net, block, mean[l])[0].detach() - shift * credits[l + 1]
+    return credits
+
+
+def _pushed_by_the_input(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """PEPITA: a_l = h_l − h^err_l, the states on x + F e."""
+    (f_iC,) = state["matrices"]
+    h = sample.net.embed(sample.x + (sample.error @ f_iC.double().T).view(sample.x.shape))
+    credits = [sample.states[0] - h]
+    for block, own in zip(sample.net.blocks, sample.states[1:], strict=True):
+        h, _ = advanced(sample.net, block, h)
+        credits.append(own - h)
+    return credits
+
+
+def _drawn_input_matrix(
+    state: _State, rng: torch.Generator, initial: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], _State]:
+    """PEPITA: F ~ N(0, σ²), σ = scale·2√(6/d_in)."""
+    (f_iC,) = state["matrices"]
+    drawn = torch.randn(f_iC.shape, generator=rng) * (state["options"]["scale"] * 2 * math.sqrt(6 / len(f_iC)))
+    return {}, {"matrices": [drawn]}
+
+
+def _no_credit(sample: Sample, state: _State, options: _Options, steps: int) -> list[Tensor]:
+    """Forward-Forward: its credit does not stand in for the gradient, so nothing is defined of it."""
+    return [torch.full_like(h, math.nan) for h in sample.states]
+
+
 CREDITS: dict[str, _CreditOfRule] = {
     "bp": _gradient,
     "fa": _carried_down,
@@ -274,11 +345,11 @@ CREDITS: dict[str, _CreditOfRule] = {
     "ddtp": _carried_by_inverses,
     "state_bridge": _through_predicted_end,
     "credit_bridge": _slope_of_value,
-    "pc": relaxed,
-    "ep": nudged,
-    "dualprop": apart,
-    "pepita": pushed_by_the_input,
-    "ff": no_credit,
+    "pc": _relaxed,
+    "ep": _nudged,
+    "dualprop": _apart,
+    "pepita": _pushed_by_the_input,
+    "ff": _no_credit,
     "frozen": _gradient_at_the_embedding,
 }
 FEEDBACK: dict[str, Callable[[Network, _State], dict[str, Tensor]]] = {
@@ -392,7 +463,7 @@ REDRAWN: dict[str, _Redraw] = {
     "fdfa": _blind_from_the_output,
     "predsim": _local_heads,
     "ddtp": _inverses,
-    "pepita": drawn_input_matrix,
+    "pepita": _drawn_input_matrix,
     "state_bridge": _predictor,
     "credit_bridge": _value,
 }

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from sonde.analysis.recompute.credits import CREDITS, FEEDBACK, REDRAWN, WITHOUT_STATE
-from sonde.analysis.recompute.moved_states import altered
-from sonde.analysis.recompute.sample import Sample, SampleCredit, SnapshotInputs
+from sonde.analysis.recompute.sample import Sample, SampleCredit, SnapshotInputs, advanced, forward
 from sonde.config import RunConfig, to_tree
 from sonde.config.stored import read, read_without, refuse_other_versions
 from sonde.core.errors import SondeError
@@ -106,7 +105,7 @@ def _read_last_epoch(run: Run, data_root: Place | None) -> LastEpoch:
         redrawn=rule.redrawn(net, initial),
         feedback=rule.feedback(net),
         initial=initial,
-        predict=altered(net, rule.options, config.signature.outputs),
+        predict=_altered(net, rule.options, config.signature.outputs),
     )
     return LastEpoch(run, config, rows.filter(epoch=manifest.epoch), inputs, missing)
 
@@ -261,6 +260,56 @@ def shaken(inputs: SnapshotInputs, eps: float) -> SnapshotInputs:
     return replace(inputs, net=net)
 
 
+# ── networks that a rule changes ─────────────────────────────────────────────────────────────────────
+class _NeutralLabel:
+    """Forward-Forward: 1/C in place of the first C inputs."""
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _labelled(x, [1 / self.classes] * self.classes)
+
+
+def _labelled(x: Tensor, label: list[float]) -> Tensor:
+    rows = x.reshape(len(x), -1).clone()
+    for place, value in enumerate(label):
+        rows[:, place] = value
+    return rows.reshape(x.shape)
+
+
+def _of_unit_size(h: Tensor) -> Tensor:
+    """h/(RMS(h) + 1e-8) of each sample."""
+    sizes = [torch.sqrt((one**2).sum() / one.numel()) + 1e-8 for one in h]
+    return torch.stack([one / size for one, size in zip(h, sizes, strict=True)])
+
+
+def _by_goodness(net: Network, x: Tensor) -> Tensor:
+    """Forward-Forward: for every label, the sum over h_1 … h_L of the squares of a vector, token or position; N×C."""
+    classes = net.entry.classes  # type: ignore[union-attr]
+    columns = []
+    for c in range(classes):
+        h = net.embed(_labelled(x, [float(c == other) for other in range(classes)]))
+        total = torch.zeros(len(x), dtype=x.dtype)
+        for block in net.blocks:
+            h, _ = advanced(net, block, h)
+            places = {2: 1, 3: h.shape[1], 4: math.prod(h.shape[2:])}[h.ndim]
+            total = total + torch.stack([(one**2).sum() / places for one in h])
+        columns.append(total)
+    return torch.stack(columns, dim=1)
+
+
+def _altered(net: Network, options: Mapping[str, Any], classes: int) -> Callable[[Network, Tensor], Tensor]:
+    """Change the network as the rule does; return the function that predicts."""
+    if options["name"] == "pc" and options["depth_scale"]:
+        net.branch_scale = 1 / math.sqrt(len(net.blocks))
+    if options["name"] == "ff":
+        net.entry, net.between = _NeutralLabel(classes), _of_unit_size
+        return _by_goodness if options["prediction"] == "goodness" else forward
+    return forward
+
+
+# ── how large a network may be ───────────────────────────────────────────────────────────────────────
 _FREE = 50_000_000  # weights that are always allowed: 400 MB in float64
 _WEIGHTS = 64  # at most this many times the stored weights
 _SAMPLES = 200_000_000  # numbers of all inputs of a task
