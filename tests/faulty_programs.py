@@ -39,7 +39,7 @@ class Program:
         watch = sonde.watch(self.model, *optimisers, loss=self.loss, **{"runs": None, **options})
         for x, y in self.batches():
             if self.clears:
-                self.optimiser.zero_grad()
+                self.model.zero_grad()
             loss = self.loss(self.model(x), y)
             loss.backward()
             for optimiser in optimisers:

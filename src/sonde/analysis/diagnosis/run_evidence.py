@@ -266,16 +266,16 @@ class RunEvidence(RunRecord):
         """The loss of the best constant answer, and by which share of it another is clearly better.
 
         That to the batch of the experiments, unless targets of many steps are known.  The variance of numeric targets
-        has a relative standard error of √(2/samples) in a batch.
+        has a relative standard error of √(2/targets) in a batch.
         """
         if not self._same_loss or pooled_variance(self) is not None:
             return self.loss_of_chance, CLEARLY
         of_batch = self.trial("loss", "trivial")
         if of_batch is None:
             return self.loss_of_chance, CLEARLY
-        samples = (self.trial("targets", "shape") or [0])[0]
-        numeric = self.trial("targets", "kind") == "real" and samples > 0
-        return of_batch, max(CLEARLY, math.sqrt(2 / samples) if numeric else 0.0)
+        targets = math.prod(self.trial("targets", "shape") or [0])
+        numeric = self.trial("targets", "kind") == "real" and targets > 0
+        return of_batch, max(CLEARLY, math.sqrt(2 / targets) if numeric else 0.0)
 
     @property
     def is_sound(self) -> bool:
@@ -320,6 +320,12 @@ class RunEvidence(RunRecord):
                 "Whether it learns was not asked, because this loss is no measure of success: log one, "
                 "as in watch.log(loss, reward=value)."
             )
+        return self._unclear
+
+    @property
+    def _unclear(self) -> str:
+        if self.failed and (self.fell or 0.0) >= FAILED:
+            return f"Its loss fell {self._fall}, and ends close to that of a constant answer."
         return f"Whether it learns is not known: its loss did not fall clearly in {self.length}."
 
 

@@ -1,6 +1,7 @@
 """Faults of how a run is set up: inputs, classes, padding, copies of weights, optimisers, weight decay, warm-up."""
 
 import math
+import statistics
 from typing import Any
 
 import polars as pl
@@ -102,19 +103,26 @@ def _stepped_twice(s: RunEvidence) -> Finding | None:
 
 def _gains_decay(s: RunEvidence) -> Finding | None:
     """Gains of normalisation layers that weight decay shrinks."""
-    norms, decay = s.series("weight_norm"), max(s.decays, default=0.0)
-    gains = {p["name"] for p in s.parameters if s.kinds.get(s.owner(p["name"])) == "norm" and _is_gain(p)}
-    ends = {
-        name: steps[max(steps)] / steps[min(steps)] for name, steps in norms.items() if name in gains and len(steps) > 1
-    }
+    ends, matrices = _ends(s, _gains(s)), _ends(s, {p["name"] for p in s.parameters if len(p["shape"] or []) > 1})
     shrunk = {name: ratio for name, ratio in ends.items() if ratio < GAINS_SHRUNK}
-    if decay == 0 or len(shrunk) <= len(ends) / 2:
+    decay = max(s.decays, default=0.0)
+    if decay == 0 or len(shrunk) <= len(ends) / 2 or statistics.median([*matrices.values()] or [1.0]) < GAINS_SHRUNK:
         return None
     said = (
         f"The gains of {len(shrunk)} normalisation layers shrink to {number(min(shrunk.values()))} of their initial "
         f"norm; weight decay is {number(decay)}."
     )
     return found("likely", said, modules=map(s.owner, shrunk))
+
+
+def _ends(s: RunEvidence, names: set[str]) -> dict[str, float]:
+    """Parameter → its last norm relative to its first."""
+    known = {name: steps for name, steps in s.series("weight_norm").items() if name in names and len(steps) > 1}
+    return {name: steps[max(steps)] / steps[min(steps)] for name, steps in known.items() if steps[min(steps)] > 0}
+
+
+def _gains(s: RunEvidence) -> set[str]:
+    return {p["name"] for p in s.parameters if s.kinds.get(s.owner(p["name"])) == "norm" and _is_gain(p)}
 
 
 def _is_gain(parameter: dict[str, Any]) -> bool:
@@ -216,7 +224,9 @@ SETUP_FAULTS = (
         name="decayed_gains",
         signs=(_gains_decay,),
         short="Weight decay shrinks the gains of normalisation layers.",
-        measured=f"Most gains that begin at 1 end below {GAINS_SHRUNK:.2g} of it, with weight decay.",
+        measured=(
+            f"With weight decay, most gains that begin at 1 end below {GAINS_SHRUNK:.2g} of it; weight matrices do not."
+        ),
         why="What a normalisation layer passes on shrinks towards zero, whatever the data are.",
         remedy="Put gains and biases (p.ndim == 1) into a parameter group with weight_decay=0.",
         reference="He et al. (2019), Bag of tricks for image classification, arXiv:1812.01187",

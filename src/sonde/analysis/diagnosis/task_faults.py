@@ -23,6 +23,7 @@ _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "E
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
 MEMORISED = 0.4  # score of fifty steps on one batch
 MAJORITY = 0.8  # share of one class
+_SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill"})  # operations of label smoothing, beside the log-softmax
 _SQUASHED = ("Softmax", "Sigmoid", "Tanh")
 _BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
 _RANGES = {"Softmax": (0, 1), "Sigmoid": (0, 1), "Tanh": (-1, 1), "Relu": (0, math.inf), "Softplus": (0, math.inf)}
@@ -194,7 +195,7 @@ def _activated_twice(s: RunEvidence) -> Finding | None:
 
 def _operation_before(s: RunEvidence, own: str) -> str:
     """The operation of the loop, if there is one, that computes what this operation of the loss gets."""
-    known = [kind for kind in s.facts.get("loss_ops") or [] if kind not in SHAPE_OPS]
+    known = [kind for kind in s.facts.get("loss_ops") or [] if kind not in SHAPE_OPS | _SMOOTHING]
     place = known.index(own) + 1 if own in known else len(known)
     return known[place] if place < len(known) else ""
 
