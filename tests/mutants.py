@@ -59,7 +59,7 @@ MUTANTS = (
     ),
     Mutant(
         "every step of a long excursion is a spike of its own",
-        "observe/bands.py",
+        "observe/ring.py",
         "if not self._leaves(value) or step < self._quiet_until:",
         "if not self._leaves(value):",
         "unit/test_spikes.py -k shortly",
