@@ -110,14 +110,14 @@ MUTANTS = (
     # verdicts over sizes
     Mutant(
         "an exponent is judged without its interval",
-        "analysis/scaling.py",
+        "analysis/scaling_result.py",
         "> TOLERANCE and not self.low <= asked <= self.high:",
         "> TOLERANCE:",
         "unit/test_scaling.py -k certainty",
     ),
     Mutant(
         "an interval as wide as a fault counts as stable",
-        "analysis/scaling.py",
+        "analysis/scaling_result.py",
         "is_sharp = self.high - self.low <= 2 * _FAULT",
         "is_sharp = True",
         "unit/test_scaling.py -k certainty",
