@@ -24,6 +24,7 @@ from sonde.observe.ring import DENSE
 sys.path.insert(0, str(Path(__file__).parent))
 from shard_worker import EVERY, LOSS, SPIKE, SPIKE_EVERY, SPIKE_STEPS, STEPS, WATCHED_STEPS, adam, made, train
 
+pytestmark = pytest.mark.timeout(1200)  # a busy machine imports PyTorch slowly, in every process
 WORKER = Path(__file__).parent / "shard_worker.py"
 METRICS = ("weight_norm", "weight_grad_norm", "update_ratio")
 POOLED = ("out_rms", "out_mean", "out_max", "grad_rms", "dead_share", "saturated_share", "masked_growth", "loss")
