@@ -238,6 +238,7 @@ def measure(name: str, turns: int) -> dict[str, Any]:
     return {
         "model": words,
         "turns": turns,
+        "load": round(os.getloadavg()[0]),
         "milliseconds": round(1000 * statistics.median(base), 3),
         "ratios": {
             tool: {"median": statistics.median(found), "low": found[0], "high": found[-1]}
@@ -333,6 +334,7 @@ def table(found: dict[str, Any]) -> str:
     turns = sorted({model["turns"] for model in models}, reverse=True)
     rounds = str(turns[0]) if len(turns) == 1 else ", ".join(str(model["turns"]) for model in models)
     graphs = found["compiled"]["ratios"]
+    loads = ", ".join(str(model["load"]) if "load" in model else "not recorded" for model in models)
     return "\n".join(
         [
             *lines,
@@ -344,7 +346,7 @@ def table(found: dict[str, Any]) -> str:
             f"A step alone: {alone}. Peak memory with a watch, relative to without: {peaks}. "
             f"Attaching to a model of 1,000 modules takes {found['attach_1000']:.2f} seconds.",
             f"Median of {rounds} turns (smallest–largest), processor time of one thread, {found['machine']}; "
-            f"{versions}.",
+            f"{versions}. Load of the machine: {loads}.",
             "",
         ]
     )
@@ -400,7 +402,7 @@ def main() -> None:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("torch", "torchmortem", "torch-audit", "wandb")
+    packages = ("torch", "torchmortem", "torch-audit", "torchinstruments", "wandb")
     present = [name for name in packages if importlib.util.find_spec(name.replace("-", "_")) is not None]
     return {name: importlib.metadata.version(name) for name in present}
 

@@ -24,6 +24,7 @@ from sonde.observe.ring import DENSE
 sys.path.insert(0, str(Path(__file__).parent))
 from shard_worker import EVERY, LOSS, SPIKE, SPIKE_EVERY, SPIKE_STEPS, STEPS, WATCHED_STEPS, adam, made, train
 
+pytestmark = pytest.mark.timeout(1200)  # a busy machine imports PyTorch slowly, in every process
 WORKER = Path(__file__).parent / "shard_worker.py"
 METRICS = ("weight_norm", "weight_grad_norm", "update_ratio")
 POOLED = ("out_rms", "out_mean", "out_max", "grad_rms", "dead_share", "saturated_share", "masked_growth", "loss")
@@ -134,7 +135,7 @@ def assert_equals_gathered(rows: pl.DataFrame, truth: list[dict[str, list[float]
 def check_spike(folder: Path, cases: list[str], world: int) -> None:
     """After a spike on the last rank all ranks watch the same steps, and the ring has the whole of every parameter."""
     found, warned = run(folder, cases, world)
-    assert not any("undefined" in err for err in warned), warned
+    assert not any("are undefined" in err for err in warned), warned
     dense = range(SPIKE // SPIKE_EVERY * SPIKE_EVERY + SPIKE_EVERY + 1, 99)[:DENSE]
     least = {*range(10), *range(0, SPIKE_STEPS, SPIKE_EVERY), *dense}
     for case in cases:
@@ -203,13 +204,14 @@ def test_norms_of_four_processes_are_those_of_one_on_meshes_of_one_and_two_axes(
 
 
 def test_processes_that_do_not_watch_alike_train_on_and_sharded_parameters_are_undefined(tmp_path: Path) -> None:
-    cases = ["only_first", "only_second", "other_steps", "second_closes", "first_closes", "second_gives_up"]
-    cases += ["flat", "no_optimiser"]
+    cases = ["only_first", "only_second", "other_steps", "other_modules", "second_closes", "first_closes"]
+    cases += ["second_gives_up", "flat", "no_optimiser"]
     found, warned = run(tmp_path, cases, 2)
     assert [known["height"] for known in found[1].values()] == [0] * len(cases)
     assert all("undefined" in err for err in warned)
     assert len(sonde.load(tmp_path / "runs").watched) == len(cases) - 1
     undefined = {"only_first": "rank 1 does not watch", "other_steps": "rank 1 watches other", "flat": "FSDP1"}
+    undefined["other_modules"] = "rank 1 watches other modules"
     for case, words in undefined.items():
         weights = of_case(tmp_path, case).filter(pl.col("metric").is_in(METRICS))
         assert not weights["defined"].any()
