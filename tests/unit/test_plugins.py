@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_taken_in_is_one_line(tmp_path: Path, content: str
         ("no_such_package.rules:Mine", "no module 'no_such_package': install it, or name a file"),
         (
             "dfaa",
-            r"unknown rule 'dfaa': did you mean 'dfa' or 'fdfa' or 'fa'\?; one of your own is named as file\.py:Name",
+            r"unknown rule 'dfaa': did you mean 'dfa' or 'fdfa' or 'fa'\? For your own, write file\.py:Name",
         ),
     ],
 )

@@ -147,9 +147,9 @@ EngineName = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="auto|local|ray://HOST:PORT",
-        help="With --engine ray: the cluster of this machine or of RAY_ADDRESS (auto, the default), a new one on this "
-        "machine (local), or a remote one.",
+        metavar="ADDRESS",
+        help="With --engine ray: auto, the default, is the cluster of this machine or of RAY_ADDRESS; local starts one "
+        "on this machine; ray://HOST:PORT is a remote one.",
     ),
 ]
 CpusPerRun = Annotated[
@@ -161,7 +161,10 @@ CpusPerRun = Annotated[
 GpusPerRun = Annotated[
     float | None, typer.Option(min=0, metavar="N", help="With --engine ray: GPUs per run (default: 0).")
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to compute on.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"],
+    typer.Option(metavar="auto|cpu|cuda|mps", help="The device to compute on."),
+]
 
 
 def seeds_of(text: str | None) -> list[int] | None:

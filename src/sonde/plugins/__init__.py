@@ -96,8 +96,9 @@ def find(part: str, reference: str) -> Plugin:
         if entry.name == reference:
             source = sources.source_in_module(entry.module, entry.attr)
             return _load(part, sources.thing_of(source), source, entry.name)
+    hint = nearest(reference, names(part))
     raise SondeError(
-        f"unknown {part} {reference!r}: {nearest(reference, names(part))} For your own, write file.py:Name"
+        f"unknown {part} {reference!r}: {hint}{'' if hint.endswith('?') else '.'} For your own, write file.py:Name"
     )
 
 
