@@ -25,7 +25,7 @@ PRELOADED = [
     "sonde.analysis.diagnosis",
     "sonde.show.figures.render",
     "sonde.show.exporters",
-    "sonde.show.report.page",
+    "sonde.show.report",
     "sonde.store.verify",
     "torch._dynamo",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.cli.bench import find_benchmark
+from sonde.cli.train import find_benchmark
 from sonde.config import RunConfig
 from sonde.core.optimisers import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP

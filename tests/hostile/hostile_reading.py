@@ -16,8 +16,7 @@ import sonde
 from sonde.cli import Misused, app
 from sonde.core import errors
 from sonde.core.errors import SondeError
-from sonde.show.live.store_follower import StoreFollower
-from sonde.show.live.store_poller import PageState
+from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store.listing import present_runs
 
 QUICK: tuple[tuple[str, ...], ...] = (

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import Sonde
-from sonde.cli.bench import find_benchmark
+from sonde.cli.train import find_benchmark
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import RULES, Frozen
 from sonde.training import backward_by_hand

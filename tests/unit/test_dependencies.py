@@ -160,7 +160,7 @@ def test_readers_need_no_torch() -> None:
 
 def test_a_page_is_rendered_without_torch() -> None:
     """Only what gathers a page's parts knows the studies, whose configurations bring torch."""
-    code = "import sys, sonde.show.report.page, sonde.show.playground; sys.exit('torch' in sys.modules)"
+    code = "import sys, sonde.show.report, sonde.show.playground; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     pages = (SOURCE / "show" / "report").glob("*.py")
     gathering = {file.name for file in pages if "sonde.studies" in imported(file)}

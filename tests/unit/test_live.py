@@ -27,10 +27,9 @@ from sonde.cli.report import live_command
 from sonde.cli.report import local_folder as folder
 from sonde.core.errors import SondeError
 from sonde.show import live as servers
-from sonde.show.live import Feed, Server, patch, store_follower
+from sonde.show.live import Feed, Server, patch
 from sonde.show.live import store_poller as pollers
-from sonde.show.live.store_follower import StoreFollower
-from sonde.show.live.store_poller import PageState
+from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import journal as journals
 from sonde.store.folder import read_part
 from sonde.store.journal import Journal
@@ -132,13 +131,13 @@ def test_a_page_that_waits_is_told_as_soon_as_there_is_something() -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were read, in order."""
     known: list[str] = []
-    before = store_follower.load_some
+    before = pollers.load_some
 
     def load_some(root: Any, ids: list[str], **how: Any) -> Any:
         known.extend(ids if how else [])  # first without rows
         return before(root, ids, **how)
 
-    monkeypatch.setattr(store_follower, "load_some", load_some)
+    monkeypatch.setattr(pollers, "load_some", load_some)
     return known
 
 
@@ -336,14 +335,14 @@ def test_connections_are_bounded_and_those_that_end_make_room(monkeypatch: pytes
 
 
 def test_however_long_a_run_is_watched_so_many_rows_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_follower, "MOST_ROWS", 400)
+    monkeypatch.setattr(pollers, "MOST_ROWS", 400)
     monkeypatch.setattr(journals, "PART", 120)
     about = {"label": "net", "model": "Net", "parameters": 3}
     one, two = (Journal(tmp_path, name, about, {"started": "now"}) for name in ("one", "two"))
     two.append(some_rows(0, run="two"), 0)
     follower = StoreFollower(tmp_path)
     tables: list[str] = []
-    monkeypatch.setattr(store_follower, "read_part", lambda *args: tables.append(args[0].name) or read_part(*args))
+    monkeypatch.setattr(pollers, "read_part", lambda *args: tables.append(args[0].name) or read_part(*args))
     for step in range(300):
         one.append(some_rows(step, run="one"), step)
         if step % 50 == 49:
@@ -371,7 +370,7 @@ def test_of_trained_runs_the_newest_are_held_and_the_page_counts_the_others(
         os.utime(tmp_path / id / "manifest.json", (2_000_000_000 - age, 2_000_000_000 - age))
     rows = load(tmp_path).rows
     room = rows.filter(pl.col("run").is_in(ids[:2])).height
-    monkeypatch.setattr(store_follower, "MOST_TRAINED_ROWS", room)
+    monkeypatch.setattr(pollers, "MOST_TRAINED_ROWS", room)
     follower = StoreFollower(tmp_path)
     follower.refresh()
     assert follower.stored().rows.height == room

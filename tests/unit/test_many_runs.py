@@ -17,7 +17,7 @@ from sonde.analysis import audit
 from sonde.analysis.comparison import compare
 from sonde.cli import app, terminal
 from sonde.show import report
-from sonde.show.report import AuditPart, ReportContents, page, report_contents
+from sonde.show.report import AuditPart, ReportContents, make_report, render_report, report_contents
 from sonde.show.report.charts import Sweep, known_metrics
 from sonde.show.report.runs import FEWEST_RUNS, MOST_RUN_VALUES, MOST_RUNS, comma_list, sample
 from sonde.store import run
@@ -85,7 +85,7 @@ def test_a_page_of_ten_thousand_runs_stays_below_fifteen_megabytes() -> None:
         sweep=swept,
     )
     assert 30 <= len(shown) <= MOST_RUNS
-    whole = page.render_report(found, {})
+    whole = render_report(found, {})
     print(f"{len(whole.encode()) / 1e6:.1f} MB, {len(shown)} of {len(lines)} runs with lines")
     assert len(whole.encode()) < 15e6
 
@@ -117,7 +117,7 @@ def test_a_page_is_the_same_whether_rows_are_in_memory_or_read_when_they_are_ask
         monkeypatch.setattr(report, "MOST_HELD_BYTES", most)
         stored, reader = report.read_for_report(root)
         read.append((reader is not None, stored.rows.height))
-        found, drawn, html = page.make_report(stored, source="runs", title="t", reader=reader)
+        found, drawn, html = make_report(stored, source="runs", title="t", reader=reader)
         assert sum(len(of_section.drawn) for of_section in drawn.values()) > 10
         pages.append(html.decode().replace(found.written, ""))
     (held, every), (asked, ends) = read
@@ -131,8 +131,8 @@ def test_a_report_of_many_runs_shows_some_and_finds_in_all(
 ) -> None:
     pages = []
     for most in (1000, 12):
-        monkeypatch.setattr(page, "sample", partial(sample, most=most))
-        monkeypatch.setattr(page, "MOST_NAMED", 3)
+        monkeypatch.setattr(report, "sample", partial(sample, most=most))
+        monkeypatch.setattr(report, "MOST_NAMED", 3)
         out = tmp_path / f"{most}.html"
         done = CliRunner().invoke(
             app, ["report", "--no-figures", "--runs", str(runs), "--out", str(out)], catch_exceptions=False

@@ -116,7 +116,7 @@ def test_an_optimiser_is_part_of_the_id() -> None:
             {"name": "torch.optim:RMSprop", "aplha": 1},
             r"unknown key 'optimiser\.aplha': did you mean 'optimiser\.alpha'",
         ),
-        ({"name": "torch.optim:LBFGS"}, "LBFGS computes the loss several times a step"),
+        ({"name": "torch.optim:LBFGS"}, "LBFGS needs the loss several times per step"),
         ({"name": "sdg"}, r"optimiser\.name = 'sdg': input should be 'adam', 'adamw' or 'sgd'"),
     ],
 )

@@ -24,7 +24,7 @@ from sonde.core.validated import content_digest
 from sonde.engine.local import run_locally
 
 FILES = Path(__file__).parents[1] / "plugin_files"
-ANOTHER = "the same function made another one before.* option of the run, and part of its id"
+ANOTHER = "its function has made another one before.* option of the run and part of its id"
 
 RULE = """
 import functools

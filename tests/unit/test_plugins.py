@@ -144,16 +144,16 @@ def needs_width(shape: Any, width: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("part", "thing", "message"),
     [
-        ("rule", Unfrozen, "Unfrozen may change after its run has a name: write @dataclass"),
-        ("rule", Bare, r"rule Bare does not say route, .* write class Bare\(sonde\.rules\.Rule\)"),
+        ("rule", Unfrozen, "Unfrozen is mutable, .*: write @dataclass"),
+        ("rule", Bare, r"rule Bare does not define route, .* write class Bare\(sonde\.rules\.Rule\)"),
         ("rule", needs_width, "rule needs_width is a function: it must be a class with `credits`"),
         ("model", Built, "Built has its own constructor"),
         ("model", Named, "no option may be called 'name'"),
-        ("model", needs_width, "needs_width: give width a default, it becomes an option"),
+        ("model", needs_width, "needs_width: give width a default; it becomes an option"),
         ("model", Bare, "model Bare has no method 'build'"),
         ("probe", Bare, "a probe is a function from a snapshot to readings"),
         ("optimiser", Bare, r"an optimiser is a class like those of torch\.optim"),
-        ("optimiser", torch.optim.LBFGS, "LBFGS computes the loss several times a step"),
+        ("optimiser", torch.optim.LBFGS, "LBFGS needs the loss several times per step"),
         ("chapter", Bare, "unknown part 'chapter'"),
     ],
 )
@@ -205,11 +205,11 @@ def test_a_file_that_cannot_be_taken_in_is_one_line(tmp_path: Path, content: str
     ("reference", "message"),
     [
         ("nowhere.py:Mine", r"nowhere\.py: no such file or directory; check the name"),
-        ("mine.py", r"say what in the file is meant, as mine\.py:Name"),
+        ("mine.py", r"name the object in the file: mine\.py:Name"),
         ("no_such_package.rules:Mine", "no module 'no_such_package': install it, or name a file"),
         (
             "dfaa",
-            r"unknown rule 'dfaa': did you mean 'dfa' or 'fdfa' or 'fa'\?; one of your own is named as file\.py:Name",
+            r"unknown rule 'dfaa': did you mean 'dfa' or 'fdfa' or 'fa'\? For your own, write file\.py:Name",
         ),
     ],
 )
@@ -376,5 +376,5 @@ def test_a_function_of_a_notebook_is_known_by_its_own_lines(monkeypatch: pytest.
     exec(compile(cell, "<cell 1>", "exec"), notebook.__dict__)
     assert str(plugins.source.source_of_object(notebook.made_in_a_cell)).startswith("made_in_a_cell.py:made_in_a_cell@")
     monkeypatch.delitem(linecache.cache, "<cell 1>")
-    with pytest.raises(SondeError, match="made_in_a_cell was written in no file"):
+    with pytest.raises(SondeError, match="made_in_a_cell is not defined in a file"):
         plugins.source.source_of_object(notebook.made_in_a_cell)

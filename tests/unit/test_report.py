@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from sonde.cli.report import report_command
 from sonde.config import change
 from sonde.core.errors import SondeError
-from sonde.show.report.page import aside, draw_pictures, duration, findings_table, lead, overhead
+from sonde.show.figures.render import draw_pictures
+from sonde.show.report import aside, duration, findings_table, lead, overhead
 from sonde.studies import STUDIES
 from stores import NASTY, NASTY_ID, NASTY_TREE, STUDENT, rename, write_run, write_study
 
@@ -201,8 +202,7 @@ def test_figures_are_inside_the_page_with_caption_and_alternative_text(tmp_path:
     runs = tmp_path / "runs"
     write_study(runs, "audit", seeds=(42,))
     import sonde
-    from sonde.show.report import report_contents
-    from sonde.show.report.page import render_report
+    from sonde.show.report import render_report, report_contents
 
     found = report_contents(sonde.load(runs), source="runs", title="t")
     (section,) = found.sections

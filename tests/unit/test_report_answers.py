@@ -12,10 +12,10 @@ from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations import explanations
 from sonde.analysis.runs import by_recipe
 from sonde.config import change
-from sonde.show.report import ReportContents, Section, report_contents
+from sonde.show.report import ReportContents, answers_data, report_contents
 from sonde.show.report.answers import Dots, StudyAnswer
 from sonde.show.report.charts import sweep_of
-from sonde.show.report.page import answers_data
+from sonde.show.report.sections import Section
 from sonde.studies import STUDIES
 from stores import write_run, write_study
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import sonde
-from sonde.show.report import ReportContents, counted, report_contents
-from sonde.show.report.page import Pictures, page_parts, shown_runs
+from sonde.show.report import ReportContents, page_parts, report_contents, shown_runs
+from sonde.show.report.sections import counted
 from sonde.store.run import Runs
 from sonde.studies import STUDIES
 from stores import write_run
@@ -49,7 +49,7 @@ def part_of(stored: Runs, ids: Collection[str]) -> ReportContents:
 
 
 def assert_possible(contents: ReportContents) -> None:
-    parts = page_parts(contents, {section.anchor: Pictures() for section in contents.sections}, shown_runs(contents))
+    parts = page_parts(contents, {}, shown_runs(contents))
     answers = [f"{one.answer.sentence} {one.answer.sure}" for one in contents.answered if one.answer]
     shares = [found for text in (*parts.values(), *answers) for found in SHARES.findall(text)]
     assert shares

@@ -10,9 +10,8 @@ from page_runs import labelled_run
 
 import sonde
 from sonde.metrics.rows import SCHEMA
-from sonde.show.report import ReportContents, report_contents
+from sonde.show.report import ReportContents, as_script, report_contents
 from sonde.show.report.charts import CHART_DIGITS, NO_CHARTS, _Tables, chart_data, offered, packed_series, styled_names
-from sonde.show.report.page import as_script
 from sonde.studies import STUDIES
 from stores import NASTY, write_run, write_study
 

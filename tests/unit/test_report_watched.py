@@ -94,9 +94,9 @@ def test_the_report_of_a_watched_run_says_what_was_seen(tmp_path: Path, sonde: S
     page = (tmp_path / "report.html").read_text()
     assert "&lt;b&gt;tiny&lt;/b&gt;" in page
     assert "<b>tiny</b>" not in page
-    begun = re.search(r"begun ([^;<]*)", page)
-    assert begun is not None
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00\.", begun[1].strip()), "a time, and nothing for no place"
+    began = re.search(r"began ([^;<]*)", page)
+    assert began is not None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC\.", began[1].strip()), "a time, and nothing for no place"
     assert "Replaced during training: head." in page
     assert "One parameter under several names: embed.weight, head.weight." in page
     assert "uses its weights without calling it: encoder.layers.0.self_attn.out_proj" in page

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from sonde.cli.bench import find_benchmark
+from sonde.cli.train import find_benchmark
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.models import ConvNet, ResidualMLP

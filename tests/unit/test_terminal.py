@@ -12,12 +12,12 @@ from rich.progress import Progress
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
-from sonde.cli.options import output_file
 from sonde.cli.show import show_command
 from sonde.cli.terminal import PrintableConsole
 from sonde.cli.train import QUICK_TASKS
 from sonde.config import label_of
 from sonde.core.errors import SondeError
+from sonde.store.files import output_file
 from sonde.store.listing import find_run
 from sonde.studies import STUDIES
 from stores import config, healthy, run, store, write

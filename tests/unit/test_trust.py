@@ -28,8 +28,7 @@ from sonde.core.atomic import ASIDE, set_aside
 from sonde.core.errors import SondeError, one_line
 from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA
-from sonde.show.live.store_follower import StoreFollower
-from sonde.show.live.store_poller import PageState
+from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import index
 from sonde.store.files import seal
 from sonde.store.folder import (

@@ -91,9 +91,9 @@ def sureness(n: Sequence[int], decided: Sequence[str], undecided: Sequence[str],
     if set(n) <= {0, 1}:
         return f"{seeds}, so there is no interval. Other seeds may give another answer."
     if not undecided:
-        return f"{seeds}; the {test} decides for all {len(decided)}."
+        return f"{seeds}; the {test} decides {'every case' if len(decided) > 1 else 'it'}."
     if not decided:
-        return f"{seeds} cannot decide for {listed(undecided, MOST_NAMES)} ({test})."
+        return f"{seeds}; the {test} leaves {listed(undecided, MOST_NAMES)} undecided."
     return f"{seeds}. Decided ({test}): {listed(decided, MOST_NAMES)}. Undecided: {listed(undecided, MOST_NAMES)}."
 
 
@@ -106,7 +106,7 @@ def of_audit(audited: Audit, next: str) -> Conclusion:
     found = [pair for pair in by_rule if any(pair in some for some in fired.values()) or pair[1].diverged]
     where = recipes[0].title if len(recipes) == 1 else f"{len(recipes)} recipes on {listed(_tasks(recipes))}"
     answer = f"{where}: " + (
-        f"{len(found)} of {len(by_rule)} rules have a finding{_by_task(found)}."
+        f"{len(found)} of {len(by_rule)} rules {'has' if len(found) == 1 else 'have'} a finding{_by_task(found)}."
         if found
         else f"no question fires for any of {len(by_rule)} rules."
     )
@@ -186,7 +186,7 @@ def _sure_of_margins(asked: Sequence[RuleAudit]) -> str:
     seeds = n_seeds(rule.margin.points.n for rule in asked)
     open_ = sum(rule.margin.outcome == "undecided" for rule in asked)
     if not open_:
-        return f"{seeds}; D4 (accuracy over frozen blocks) is decided for all {len(asked)}."
+        return f"{seeds}; D4 (accuracy over frozen blocks) is decided for every rule."
     return f"{seeds}, too few for D4 (accuracy over frozen blocks) in {open_} of {len(asked)} cases."
 
 
@@ -228,7 +228,8 @@ def _differ(found: Comparison, decided: Sequence[str]) -> str:
     (low, least), (high, most) = min(means), max(means)
     apart = f"from {number(low, 4)} ({least}) to {number(high, 4)} ({most})" if low < high else f"all {number(low, 4)}"
     n = len(found.differences)
-    return f"{apart}. {len(decided)} of {n} level{'s' * (n > 1)} differ from {base.level.label} for sure."
+    verb = "differs" if len(decided) == 1 else "differ"
+    return f"{apart}. {len(decided)} of {n} level{'s' * (n > 1)} {verb} from {base.level.label} (95 % interval)."
 
 
 # ── sonde recovery ──────────────────────────────────────────────────────────────────────────────────
@@ -327,7 +328,7 @@ def of_findings(found: Mapping[str, Findings], next: str) -> Conclusion:
     clear = len(found) - len(wrong)
     none = "" if not clear else f" {clear} have none." if wrong else ""
     sound = sum(findings.learned for findings in found.values())
-    answer = f"{len(wrong)} of {len(found)} runs have a finding.{none}"
+    answer = f"{len(wrong)} of {len(found)} runs {'has' if len(wrong) == 1 else 'have'} a finding.{none}"
     if not wrong:
         learn = f"No fault was found in {clear} runs; {sound} of them are known to learn."
         answer = f"Nothing is wrong in {clear} runs." if sound == clear else learn

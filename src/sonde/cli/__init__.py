@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from sonde.cli.audit import audit_command
-from sonde.cli.bench import bench_command
 from sonde.cli.compare import compare_command, recovery_command, reproduce_command
 from sonde.cli.diagnose import check_command, diagnose_command, predict_command, scaling_command
 from sonde.cli.export import export_command
-from sonde.cli.names import data_app, explain_command, list_command
+from sonde.cli.names import explain_command, fetch_command, list_command, path_command
 from sonde.cli.report import figures_command, live_command, playground_command, report_command
 from sonde.cli.show import show_command
 from sonde.cli.store import recompute_command, remove_command, verify_command
-from sonde.cli.train import run_command, train_command
+from sonde.cli.train import bench_command, run_command, train_command
 from sonde.core.errors import SondeError, print_notice, printable
 
 _STOPPED = 128 + signal.SIGINT  # exit code
@@ -45,8 +45,28 @@ _READER_GONE = (errno.EPIPE, errno.EBADF)
 Misused: Any = typer.BadParameter.__bases__[0]
 """The base class of every mistake on a command line, in all versions of typer."""
 
+
+def _without_types(params: list[Any]) -> list[Any]:
+    """The parameters of a command, with flags that show no type in help: a flag takes no value."""
+    for one in params:
+        if getattr(one, "is_flag", False):
+            one.metavar = ""
+    return params
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="sonde",
+    cls=_Group,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -79,6 +99,11 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 }
 """Panel of `sonde --help` → name → function."""
 
+data_app = typer.Typer(
+    name="data", cls=_Group, help="Download data sets, and print where they are.", no_args_is_help=True
+)
+_DATA_COMMANDS: dict[str, Callable[..., None]] = {"fetch": fetch_command, "path": path_command}
+
 
 def _paragraphs(text: str | None) -> str:
     """A docstring with one line per paragraph, which a terminal of any width wraps."""
@@ -87,7 +112,9 @@ def _paragraphs(text: str | None) -> str:
 
 for _panel, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        app.command(_name, rich_help_panel=_panel, help=_paragraphs(_command.__doc__))(_command)
+        app.command(_name, cls=_Command, rich_help_panel=_panel, help=_paragraphs(_command.__doc__))(_command)
+for _name, _command in _DATA_COMMANDS.items():
+    data_app.command(_name, cls=_Command, help=_paragraphs(_command.__doc__))(_command)
 app.add_typer(data_app, rich_help_panel="More")
 
 
@@ -134,7 +161,7 @@ def main() -> None:
     if code == _STOPPED and arrived:
         code = 128 + arrived[0]
     if (why := out.lost_output()) is not None:
-        print_notice(f"standard output cannot be written ({why}): send it elsewhere")
+        print_notice(f"cannot write to standard output ({why}): redirect it elsewhere")
         code = code or 2
     error.lost_output()
     sys.exit(code)
@@ -150,7 +177,7 @@ def _run(words: Sequence[str], debug: bool) -> int:
         else:
             said = error.format_message().rstrip(".")
             command = error.ctx.command_path if error.ctx else "sonde"
-            print_notice(f"{said}: see `{command} --help`")
+            print_notice(f"{said}{' See' if said.endswith('?') else ': see'} `{command} --help`")
     except SondeError as error:
         if debug:
             traceback.print_exc()

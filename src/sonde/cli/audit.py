@@ -70,7 +70,7 @@ def audit_command(
     )
     stored = keep(read_for_audit(runs), choices(only or []))
     audited = ask(stored, thresholds)
-    print_left_out(audited.left_out, stored)
+    print_left_out(audited.left_out, stored.broken)
     if json:
         print_json(audit_as_json(audited))
     elif details:

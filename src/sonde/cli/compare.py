@@ -25,8 +25,8 @@ def compare_command(
     ] = "test_acc",
     only: Only = None,
     runs: RunsFolder = Path("runs"),
-    layer: Annotated[int | None, typer.Option(min=0, help="The layer, for a metric of layers.")] = None,
-    epoch: Annotated[int | None, typer.Option(min=0, help="The epoch (default: the last).")] = None,
+    layer: Annotated[int | None, typer.Option(min=0, metavar="N", help="The layer, for a metric of layers.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=0, metavar="N", help="The epoch (default: the last).")] = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Subtract this level (default: bp, else the first).")
     ] = None,
@@ -53,7 +53,7 @@ def compare_command(
     comparison = compare(
         stored, factor=factor, metric=metric, layer=layer, epoch=epoch, baseline=baseline, unmatched=unmatched
     )
-    print_left_out(comparison.left_out, stored)
+    print_left_out(comparison.left_out, stored.broken)
     if json:
         print_json(comparison_as_json(comparison))
     elif details or ids:
@@ -219,7 +219,7 @@ _MOST_CLAIMS = 6  # rows of the short table
 
 def reproduce_command(
     claims: Annotated[
-        Path | None, typer.Argument(metavar="[CLAIMS.toml]", help="A file of claims (default: those of Sonde).")
+        Path | None, typer.Argument(metavar="CLAIMS.toml", help="A file of claims (default: those of Sonde).")
     ] = None,
     runs: RunsFolder = Path("runs"),
     details: Annotated[
@@ -253,9 +253,8 @@ def _print_claims(found: "list[Answer]") -> None:
     from sonde.studies.claims import CONFIDENCE, VERDICTS
 
     counts = Counter(one.verdict for one in found)
-    print_text(
-        f"Of {plural(len(found), 'claim')}, {listed(f'{counts[v]} {v}' for v in VERDICTS if counts[v])}.", bold=True
-    )
+    said = listed(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    print_text(f"{plural(len(found), 'claim')}: {said}.", bold=True)
     compared = sorted((one for one in found if one.ours.n), key=lambda one: VERDICTS.index(one.verdict))
     rows = [[one.verdict, *one.short_cells()] for one in compared[:_MOST_CLAIMS]]
     if rows:
@@ -263,7 +262,8 @@ def _print_claims(found: "list[Answer]") -> None:
         print_table(f"± over seeds; decided by {100 * CONFIDENCE:.0f} % intervals", headings, rows, "claim")
     left = len(found) - len(rows)
     if left:
-        print_text(f"{plural(left, 'more claim')}, and the commands that train what is missing: --details", dim=True)
+        rest = plural(left, "more claim") if rows else "all claims"
+        print_text(f"--details lists {rest}, with the commands that train the missing runs", dim=True)
 
 
 def _print_every_claim(found: "list[Answer]") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import Details, Json, Quiet, RunsFolder, complete_run, output_file
+from sonde.cli.options import Details, Json, Quiet, RunsFolder, complete_run, print_left_out
 from sonde.core.errors import SondeError, print_notice
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def check_command(
         typer.Option(metavar="FILE.py:FUNCTION", help="A function that returns the batch: x, (x, y) or (x, y, loss)."),
     ] = None,
     inits: Annotated[
-        int, typer.Option(min=1, help="Number of fresh initialisations, for a band beside the numbers.")
+        int,
+        typer.Option(min=1, metavar="N", help="Number of fresh initialisations; with several, numbers have a range."),
     ] = 1,
     out: PictureFile = None,
     json: Json = False,
@@ -144,7 +145,7 @@ def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
 
     if out.suffix not in (".png", ".pdf", ".svg"):
         raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
-    with files.clear_errors(output_file(out, "--out", example)):
+    with files.clear_errors(files.output_file(out, "--out", example)):
         draw().savefig(out)
 
 
@@ -158,9 +159,10 @@ def function_of(where: str, what: str) -> Callable[[], Any]:
     """Import the function that FILE.py:FUNCTION names; the folder of the file stays on the path."""
     file, colon, name = where.rpartition(":")
     if not colon or not file.endswith(".py") or not name:
-        raise SondeError(f"{what} {where!r}: write FILE.py:FUNCTION, for example train.py:make")
+        named = f"{what} {where}" if what.startswith("-") else where
+        raise SondeError(f"{named}: write FILE.py:FUNCTION, for example train.py:make")
     if not Path(file).is_file():
-        raise SondeError(f"{file} does not exist: name the file by its path from this folder")
+        raise SondeError(f"{file} does not exist: write the path of the file, relative to this folder or absolute")
     from sonde.plugins import import_file
 
     found: Callable[[], Any] = import_file(Path(file), name)
@@ -187,16 +189,26 @@ def scaling_command(
     ],
     lr: Annotated[
         str | None,
-        typer.Option(metavar="2^-12..2^-4", help="Train with each of these rates, too: does the best one move?"),
+        typer.Option(
+            metavar="2^-12..2^-4",
+            help="Also train with each of these learning rates, and report whether the best one depends on the size.",
+        ),
     ] = None,
     shape: Annotated[
         str | None, typer.Option(metavar="32,64", help="Shape of a batch, if the function returns none.")
     ] = None,
-    optimizer: Annotated[str, typer.Option(help="adam or sgd, if the function returns no optimiser.")] = "adam",
-    rate: Annotated[float, typer.Option(help="The rate of that optimiser.")] = 1e-3,
-    seeds: Annotated[int, typer.Option(min=2, help="How many seeds at each size.")] = 6,
+    optimizer: Annotated[
+        str, typer.Option(metavar="adam|sgd", help="The optimiser, if the function returns none.")
+    ] = "adam",
+    rate: Annotated[float, typer.Option(metavar="LR", help="The learning rate of --optimizer.")] = 1e-3,
+    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Number of seeds at each size.")] = 6,
     promise: Annotated[
-        str, typer.Option(help="mup: every part learns equally at every size. standard: signals at the start do.")
+        str,
+        typer.Option(
+            metavar="mup|standard",
+            help="What is expected at every size. mup: every part learns equally. standard: the signals at "
+            "initialisation are equal.",
+        ),
     ] = "mup",
     runs: RunsFolder = Path("runs"),
     out: PictureFile = None,
@@ -311,8 +323,7 @@ def diagnose_command(
     from sonde.cli.terminal import print_conclusion, print_json, print_text
 
     found, left_out = diagnose_store(runs, run)
-    for id, why in left_out.items():
-        print_notice(f"left out: {id} ({why})")
+    print_left_out(left_out)
     if sarif is not None:
         _write_sarif(sarif, found)
     if json:
@@ -354,6 +365,6 @@ def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde.store import files
 
     files.write(
-        output_file(to, "--sarif", "findings.sarif"),
+        files.output_file(to, "--sarif", "findings.sarif"),
         plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode(),
     )

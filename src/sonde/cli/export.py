@@ -26,9 +26,7 @@ _PAPER = "paper"
 def export_command(
     layout: Annotated[
         str,
-        typer.Option(
-            metavar="paper|csv|parquet|runs|tensorboard|wandb|mlflow", help="The format; docs/export.md describes each."
-        ),
+        typer.Option(metavar="NAME", help="The format: paper, csv, parquet, runs, tensorboard, wandb or mlflow."),
     ] = _PAPER,
     out: OutFolder = Path("export"),
     runs: RunsFolder = Path("runs"),

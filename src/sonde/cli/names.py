@@ -24,7 +24,7 @@ _Listed = Literal["models", "rules", "tasks", "probes", "studies", "figures"]
 def list_command(
     kind: Annotated[_Listed | None, typer.Argument(help="List only these.")] = None, json: Json = False
 ) -> None:
-    """List the models, rules, tasks, probes, studies and figures that can be named in commands.
+    """List the models, rules, tasks, probes, studies and figures that commands accept.
 
     Plugins that are installed with an entry point follow the built-in names.
 
@@ -170,10 +170,6 @@ def _asked(name: str) -> list[tuple[dict[str, Any], str]]:
 
 
 # ── data sets ───────────────────────────────────────────────────────────────────────────────────────
-data_app = typer.Typer(name="data", help="Download data sets, and print where they are.", no_args_is_help=True)
-
-
-@data_app.command("fetch")
 def fetch_command(
     name: Annotated[str, typer.Argument(help="The data set: cifar10.", show_default=False)],
     data_root: DataRoot = None,
@@ -205,13 +201,17 @@ def fetch_command(
     dataset.find(root)  # raises where the data set cannot be used
 
 
-@data_app.command("path")
 def path_command(
     name: Annotated[str | None, typer.Argument(help="Only this data set.")] = None,
     data_root: DataRoot = None,
     json: Json = False,
 ) -> None:
-    """Print where each data set is and in which form. The exit code is 2 if one is missing."""
+    """Print where each data set is and in which form.
+
+    The exit code is 2 if one is missing.
+
+    Example: [bold]sonde data path[/bold]
+    """
     from sonde.cli.terminal import print_json
     from sonde.core.errors import pick
     from sonde.store.datasets import DATASETS, FORMS, Absent

@@ -5,7 +5,7 @@ Completion imports no torch: the names of a table are read from the source of it
 
 import ast
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
@@ -18,7 +18,6 @@ from sonde.store.files import Place, place
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
-    from sonde.store.run import Runs
     from sonde.studies.study import Gathered
 
 _TABLES = {"study": ("studies", "STUDIES"), "rule": ("rules", "RULES"), "model": ("models", "MODELS")}
@@ -90,17 +89,19 @@ StudyName = Annotated[
 ]
 Scale = Annotated[
     Literal["quick", "full"],
-    typer.Option(help="quick: minutes on a laptop, no download. full: CIFAR-10, hours or days."),
+    typer.Option(
+        help="quick takes minutes on a laptop and downloads nothing. full trains on CIFAR-10, for hours or days."
+    ),
 ]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas: 42,123,456.")]
+Seeds = Annotated[str | None, typer.Option(metavar="1,2,3", help="Seeds, separated by commas.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
         autocompletion=complete_choice,
-        help="Change a key: model.L=10. Several values make one run each: model.L=5,10. Brackets make a list one "
-        "value: [5,10]. += adds to a list: probes.names+=rho, rule+=mine.py:Mine.",
+        help="Change a key of the configuration: model.L=10. With several values, model.L=5,10, each is a run of its "
+        "own; a list in brackets, [5,10], is one value. += adds to a list: probes.names+=rho.",
     ),
 ]
 Only = Annotated[
@@ -121,7 +122,7 @@ FigureLayout = Annotated[
     Literal["study", "paper"],
     typer.Option(
         "--layout",
-        help="File names of figures. study: residual/training_loss. paper: plots/training_loss, with weights × 1.",
+        help="How files are named. study: residual/training_loss. paper: plots/training_loss, drawn with weights × 1.",
     ),
 ]
 DataRoot = Annotated[
@@ -136,7 +137,9 @@ DataRoot = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Details = Annotated[bool, typer.Option("--details", help="Print everything behind the conclusion.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Number of runs to train at once (default: number of cores).")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of runs to train at once (default: number of cores).")
+]
 EngineName = Annotated[
     Literal["local", "ray"],
     typer.Option(help="Where runs train: processes of this machine, or a Ray cluster (docs/cluster.md)."),
@@ -144,9 +147,9 @@ EngineName = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        metavar="auto|local|ray://HOST:PORT",
-        help="With --engine ray: the cluster of this machine or of RAY_ADDRESS (auto, the default), a new one on this "
-        "machine (local), or a remote one.",
+        metavar="ADDRESS",
+        help="With --engine ray: auto, the default, is the cluster of this machine or of RAY_ADDRESS; local starts one "
+        "on this machine; ray://HOST:PORT is a remote one.",
     ),
 ]
 CpusPerRun = Annotated[
@@ -158,7 +161,10 @@ CpusPerRun = Annotated[
 GpusPerRun = Annotated[
     float | None, typer.Option(min=0, metavar="N", help="With --engine ray: GPUs per run (default: 0).")
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="The device to compute on.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"],
+    typer.Option(metavar="auto|cpu|cuda|mps", help="The device to compute on."),
+]
 
 
 def seeds_of(text: str | None) -> list[int] | None:
@@ -243,27 +249,18 @@ class Selection:
 def _print_left_out_of_groups(found: "dict[str, Gathered]", known: Collection[str]) -> None:
     """Print the runs that are in no group, with the reason of the first group; `known` runs are not repeated."""
     inside = {run.id for one in found.values() for run in (*one.stored.runs, *one.beside.runs)}
+    print_left_out(next(iter(found.values())).left_out, {*inside, *known})
+
+
+_MOST_LEFT_OUT = 6  # runs that are named for one reason
+
+
+def print_left_out(left_out: Mapping[str, str], known: Collection[str] = ()) -> None:
+    """Print a line for each reason why runs were left out; not about `known` runs, such as those `load` reported."""
     reasons: dict[str, list[str]] = {}
-    for run, why in next(iter(found.values())).left_out.items():
-        if run not in inside and run not in known:
-            reasons.setdefault(why, []).append(run)
-    for why, left in reasons.items():
-        print_notice(f"left out: {', '.join(left)} ({why})")
-
-
-def print_left_out(left_out: dict[str, str], stored: "Runs") -> None:
-    """Print each run that was left out and why; `load` has already reported the broken ones."""
     for run, why in left_out.items():
-        if run not in stored.broken:
-            print_notice(f"left out: {run} ({why})")
-
-
-def output_file(path: Path, option: str, example: str) -> Path:
-    """Prepare a file to be written: refuse a folder, make the parent, remove what a killed process left there."""
-    from sonde.core.atomic import remove_stale
-    from sonde.store import files
-
-    if path.is_dir():
-        raise SondeError(f"{path} is a folder: name a file, for example {option} {path / example}")
-    remove_stale(files.make_folder(path.parent))
-    return path
+        if run not in known:
+            reasons.setdefault(why, []).append(run)
+    for why, runs in reasons.items():
+        more = len(runs) - _MOST_LEFT_OUT
+        print_notice(f"left out: {', '.join(runs[:_MOST_LEFT_OUT])}{f' and {more} more' * (more > 0)} ({why})")

@@ -24,7 +24,6 @@ from sonde.cli.options import (
     Selection,
     Set,
     complete,
-    output_file,
     seeds_of,
 )
 from sonde.core.errors import SondeError, print_notice, unicode
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from sonde.show.figures import Evidence, Layout
     from sonde.show.figures.render import DrawnFigures
     from sonde.show.live import Server
-    from sonde.show.report import Section
+    from sonde.show.report.sections import Section
 
 
 def report_command(
@@ -61,12 +60,11 @@ def report_command(
     Example: [bold]sonde report --out report.html[/bold]
     """
     from sonde.cli.terminal import plural, print_text, progress_bar
-    from sonde.show.report import read_for_report
-    from sonde.show.report.page import make_report
+    from sonde.show.report import make_report, read_for_report
     from sonde.store import files
     from sonde.store.run import without_machines
 
-    output_file(out, "--out", "report.html")
+    files.output_file(out, "--out", "report.html")
     stored, reader = read_for_report(runs)
     if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
@@ -88,12 +86,10 @@ def report_command(
             print_notice(f"not drawn: {name} ({why})")
     images = sum(len(known.drawn) for known in drawn.values())
     shown = [section for section in found.sections if section.findings]
-    studies = ", ".join(f"{section.study} ({section.scale})" for section in shown) or "no study"
-    said = [plural(len(found.runs), "run"), studies, plural(images, "figure")]
-    if found.watched:
-        watched = plural(len(found.watched), "watched run")
-        said = [*said, watched] if found.runs else [watched]
-    print_text(f"{out}: {', '.join(said)}, {len(page) / 1e6:.1f} MB")
+    studies = [f"{section.study} ({section.scale})" for section in shown]
+    counts = {"run": len(found.runs), "watched run": len(found.watched), "figure": images}
+    said = [plural(n, noun) for noun, n in counts.items() if n]
+    print_text(f"{out}: {', '.join([*said, *studies])}, {len(page) / 1e6:.1f} MB")
     _print_answers(shown, out)
 
 
@@ -232,6 +228,8 @@ def live_command(
 
     The environment variable SONDE_LIVE_TOKEN sets the secret part of the address. With the same port and token, open
     pages reconnect.
+
+    Example: [bold]sonde live --port 8765[/bold]
     """
     if runs.exists() and not runs.is_dir():
         raise SondeError(f"{runs} is a file: --runs names a folder of runs")
@@ -298,6 +296,6 @@ def playground_command(
     from sonde.store import files
 
     page = render_playground().encode()
-    files.write(output_file(out, "--out", "playground.html"), page)
+    files.write(files.output_file(out, "--out", "playground.html"), page)
     if not quiet:
         print(f"{out}: {len(page) / 1e3:.0f} kB; open it in a browser")

@@ -80,13 +80,21 @@ def print_runs(stored: "Runs", title: str) -> None:
     A value that all runs share is in the title.  A narrow terminal gets short ids and fewer columns; a line below the
     table names those that are left out.
     """
-    from sonde.cli.terminal import fits, print_table, print_text
+    from sonde.cli.terminal import print_text
 
     if not stored.runs:
         print(title)
         return
-    columns = _columns(stored)
-    shared = [one for one in columns if one.drop and len(stored.runs) > 1 and len({*one.cells}) == 1]
+    _print_columns(_columns(stored), title, "label")
+    for line in _remarks(run.status for run in stored.runs):
+        print_text(line)
+
+
+def _print_columns(columns: list[_Column], title: str, wrapped: str, *, short: bool = True) -> None:
+    """Print as many columns as fit, first with `short` ids; a value that all rows share is in the title."""
+    from sonde.cli.terminal import fits, print_table, print_text
+
+    shared = [one for one in columns if one.drop and len(one.cells) > 1 and len({*one.cells}) == 1]
     columns = [one for one in columns if one not in shared]
     if shared:
         title += f": all with {', '.join(f'{one.heading} {one.cells[0]}' for one in shared)}"
@@ -95,18 +103,16 @@ def print_runs(stored: "Runs", title: str) -> None:
         rows = [list(row) for row in zip(*(one.cells for one in columns), strict=True)]
         return {one.heading: one.side for one in columns}, rows
 
-    if not fits(*table()):
+    if short and not fits(*table()):
         columns[0] = columns[0]._replace(cells=_short_ids(columns[0].cells))
     left_out = []
-    while not fits(*table(), "label") and any(one.drop for one in columns):
+    while not fits(*table(), wrapped) and any(one.drop for one in columns):
         least = max(columns, key=lambda one: one.drop)
         left_out.append(least.heading)
         columns.remove(least)
-    print_table(title, *table(), "label")
+    print_table(title, *table(), wrapped)
     if left_out:
         print_text(f"left out: {', '.join(left_out)}; a wider terminal or --json shows them", dim=True)
-    for line in _remarks(run.status for run in stored.runs):
-        print_text(line)
 
 
 def _columns(stored: "Runs") -> list[_Column]:
@@ -163,9 +169,9 @@ def _remarks(states: "Iterable[RunStatus]") -> list[str]:
 
 
 def _short_ids(ids: Sequence[str]) -> list[str]:
-    """Each id's last part, which commands accept too; the whole id where two ids end alike."""
-    ends = Counter(id.rpartition("-")[2] for id in ids)
-    return [end if ends[end := id.rpartition("-")[2]] == 1 else id for id in ids]
+    """Each id's last part, which commands accept too; whole ids where two of them end alike."""
+    ends = [id.rpartition("-")[2] for id in ids]
+    return ends if len({*ends}) == len(ends) else list(ids)
 
 
 def _watched_as_json(stored: "Runs") -> list[dict[str, Any]]:
@@ -198,24 +204,23 @@ def _watched_as_json(stored: "Runs") -> list[dict[str, Any]]:
 
 def _print_watched(stored: "Runs", title: str) -> None:
     from sonde.analysis.runs import last_value
-    from sonde.cli.terminal import print_table
 
     watched = _watched_as_json(stored)
-    columns = {"id": "left", "model": "left", "parameters": "right", "modules": "right", "step": "right"}
-    columns |= {"state": "left", "loss": "right"}
-    if any(run["nonfinite"] for run in watched):
-        columns["not finite"] = "left"
-    rows = [
-        [
-            run["id"],
-            run["label"] if run["label"] == run["model"] else f"{run['label']} ({run['model']})",
-            f"{run['parameters']:,}",
-            str(run["modules"]),
-            "–" if run["step"] is None else str(run["step"]),
-            run["state"] if run["message"] is None else f"{run['state']}: {run['message']}",
-            last_value(run["metrics"]["loss"]),
-            *([run["nonfinite"] or ""] if "not finite" in columns else []),
-        ]
-        for run in watched
+
+    def column(heading: str, side: str, cells: Iterable[str], drop: int = 0) -> _Column:
+        return _Column(heading, side, list(cells), drop)
+
+    models = (run["label"] if run["label"] == run["model"] else f"{run['label']} ({run['model']})" for run in watched)
+    states = (run["state"] if run["message"] is None else f"{run['state']}: {run['message']}" for run in watched)
+    columns = [
+        column("id", "left", (run["id"] for run in watched)),
+        column("model", "left", models, 3),
+        column("parameters", "right", (f"{run['parameters']:,}" for run in watched), 8),
+        column("modules", "right", (str(run["modules"]) for run in watched), 9),
+        column("step", "right", ("–" if run["step"] is None else str(run["step"]) for run in watched), 1),
+        column("state", "left", states, 2),
+        column("loss", "right", (last_value(run["metrics"]["loss"]) for run in watched)),
     ]
-    print_table(title, columns, rows)
+    if any(run["nonfinite"] for run in watched):
+        columns.append(column("not finite", "left", (run["nonfinite"] or "" for run in watched), 1))
+    _print_columns(columns, title, "model", short=False)  # ids begin with the name of the run

@@ -168,11 +168,14 @@ def _object(found: "Recomputation") -> dict[str, Any]:
 def remove_command(
     run: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids of runs, or their beginnings.", show_default=False, autocompletion=complete_run),
+        typer.Argument(
+            metavar="RUN", help="Ids of runs, or their beginnings.", show_default=False, autocompletion=complete_run
+        ),
     ] = None,
     runs: RunsFolder = Path("runs"),
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="The runs that no process works on and that have not ended.")
+        bool,
+        typer.Option("--interrupted", help="Select the interrupted runs: not ended, and no process works on them."),
     ] = False,
     where: Annotated[
         list[str] | None,
@@ -180,13 +183,13 @@ def remove_command(
             "--where",
             metavar="KEY=VALUE",
             autocompletion=complete_choice,
-            help="The runs with this value, as with --only: rule=dfa.",
+            help="Select the runs with this value, as --only does: rule=dfa.",
         ),
     ] = None,
     empty_trash: Annotated[
         bool, typer.Option("--empty-trash", help="Delete the runs in the trash for good instead.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove runs: they move to a folder .trash inside the store, where no command reads them.
 
@@ -239,7 +242,8 @@ def _chosen(runs: "Place", named: list[str], interrupted: bool, where: list[str]
     stored = keep(load(runs, metrics=()), choices(where))
     found = [one.id for one in stored.every if not interrupted or one.status.state == "interrupted"]
     if not found:
-        raise SondeError(f"no run in {runs} is interrupted{' and has these values' if where else ''}")
+        wanted = " and ".join(["is interrupted"] * interrupted + ["has these values"] * bool(where))
+        raise SondeError(f"no run in {runs} {wanted}")
     return found
 
 

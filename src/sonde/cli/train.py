@@ -1,5 +1,9 @@
-"""`sonde run` trains a study and shows its findings; `sonde train` trains one network, or combinations of values."""
+"""`sonde run`, `sonde train` and `sonde bench`: train a study, a network or combinations of values, or a benchmark.
 
+The benchmark is `benchmarks/sonde_bench` of a checkout; it is in no wheel.
+"""
+
+import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from sonde.analysis.conclusions import Conclusion
     from sonde.store.files import Place
     from sonde.studies import StudyFinding
+    from sonde_bench import Row
 
 
 def run_command(
@@ -196,10 +201,10 @@ def train_command(
     task: Annotated[str, _part("task", "task", "file.py:Mine, data.npz")] = "digits",
     rule: Annotated[str, _part("rule", "learning rule", "file.py:Mine")] = "bp",
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The seed of every random draw of the run (default: 42).")
+        int | None, typer.Option(min=0, metavar="N", help="The seed of all random numbers of the run (default: 42).")
     ] = None,
     seeds: options.Seeds = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training samples.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of passes over the training samples.")] = 10,
     set: options.Set = None,
     jobs: options.Jobs = None,
     runs: options.RunsFolder = Path("runs"),
@@ -212,7 +217,7 @@ def train_command(
     quiet: options.Quiet = False,
     json: options.Json = False,
 ) -> None:
-    """Train a network on a task with a rule, and store it; with several seeds or values, every combination.
+    """Train a network on a task with a rule and store the run; several seeds or values train every combination.
 
     Example: [bold]sonde train --set rule=bp,dfa --task digits --seeds 1,2,3[/bold]
 
@@ -260,3 +265,84 @@ def train_command(
     elif not quiet:
         print_runs(stored, f"stored in {runs / configs[0].id if len(configs) == 1 else runs}")
     raise typer.Exit(exit_code(outcomes))
+
+
+# ── benchmark ───────────────────────────────────────────────────────────────────────────────────────
+def bench_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Run only these: `--list` names them.")] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="List the benchmarks without running them.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run a tenth of the rounds: seconds, rough numbers.")] = False,
+    data_root: options.DataRoot = None,
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write results.json and results.md there.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Time Sonde against bare PyTorch loops, JAX, torch.compile, BioTorch and the limit of the arithmetic.
+
+    The variants of a ratio are interleaved in one process, and measured in process time on one thread.
+
+    Example: [bold]sonde bench --quick[/bold]
+    """
+    find_benchmark()
+
+    from sonde.cli.terminal import print_json, print_table, progress_bar
+    from sonde.core.errors import pick
+    from sonde.store import files
+    from sonde.training.session import one_thread
+    from sonde_bench import BENCHES, Options
+    from sonde_bench import table as results
+    from sonde_bench.loops import NO_BIOTORCH, has_biotorch
+
+    chosen = {name: pick(BENCHES, name, "benchmark") for name in names or BENCHES}
+    if list_names:
+        named = [{"name": name, "about": entry.about} for name, entry in chosen.items()]
+        if json:
+            print_json(named)
+        else:
+            print_table("benchmarks", {"name": "left", "about": "left"}, [list(one.values()) for one in named], "about")
+        return
+    if not has_biotorch():
+        print_notice(NO_BIOTORCH)
+    if save is not None:
+        files.make_folder(save)
+    rows: list[Row] = []
+    with one_thread():
+        about = results.machine()
+        for number, (name, entry) in enumerate(chosen.items(), start=1):
+            print(f"[{number}/{len(chosen)}] {name}: {entry.about}", file=sys.stderr)
+            with progress_bar(name, quiet=False) as on_round:
+                rows += entry(Options(quick=quick, data_root=data_root, on_round=on_round))
+        saved = [] if save is None else results.save(save, rows, about)
+    if json:
+        print_json([row.to_json() for row in rows])
+    else:
+        _print_benchmark(rows)
+    for file in saved:
+        print(file, file=sys.stderr)
+
+
+def find_benchmark() -> None:
+    """Import `sonde_bench` from the checkout that this package is run from, else from the current folder.
+
+    It is imported by its file: the folder has programs with common names, which must not be on the path.
+    """
+    for checkout in (Path(__file__).parents[3], Path.cwd()):
+        file = checkout / "benchmarks" / "sonde_bench" / "__init__.py"
+        spec = importlib.util.spec_from_file_location("sonde_bench", file)
+        if file.is_file() and spec is not None and spec.loader is not None:
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return
+    raise SondeError(
+        "the benchmark is in a checkout of Sonde, not in an installed package: run `make bench` in a checkout"
+    )
+
+
+def _print_benchmark(rows: "list[Row]") -> None:
+    from sonde.cli.terminal import print_table, print_text
+    from sonde_bench import table as results
+
+    print_table("Benchmark", results.COLUMNS, results.lines(rows))
+    print_text()
+    print_text(results.NOTE, dim=True)
+    for line in results.profiles(rows):
+        print_text(line, wrap=False)

@@ -63,12 +63,12 @@ def plugin_optimiser(name: str, kind: type[Any]) -> type[PluginOptimiser]:
     """Make the configuration class of an optimiser class; raise where a parameter has no default."""
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
-        raise SondeError(f"{name} computes the loss several times a step, which no rule can: choose another optimiser")
+        raise SondeError(f"{name} needs the loss several times per step, which rules do not support: choose another")
     options = []
     for parameter in inspect.signature(kind).parameters.values():
         if parameter.name in _NOT_OPTIONS or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.default is parameter.empty:
-            raise SondeError(f"{name}: give its parameter {parameter.name} a default, it becomes an option")
+            raise SondeError(f"{name}: give its parameter {parameter.name} a default; it becomes an option")
         options.append(option(parameter.name, parameter.default))
     return config_class(name, options, PluginOptimiser, kind, kind=kind)

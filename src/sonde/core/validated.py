@@ -92,9 +92,9 @@ def function_options(function: Callable[..., Any], named: str, given: Collection
             continue
         if parameter.default is parameter.empty:
             filled = f" (without one, {', '.join(given)} are filled in)" if given else ""
-            raise SondeError(f"{named}: give {parameter.name} a default, it becomes an option{filled}")
+            raise SondeError(f"{named}: give {parameter.name} a default; it becomes an option{filled}")
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise SondeError(f"{named}: {parameter.name} cannot be named: take away the '/' behind it")
+            raise SondeError(f"{named}: {parameter.name} is positional-only: remove the '/' after it")
         found.append(option(parameter.name, parameter.default, hints.get(parameter.name)))
     return found
 

@@ -250,7 +250,7 @@ WATCHED = by_name(
         definition="How large Adam's steps are, in units of the rate.",
         measured="Median of |m|/√v over entries with v > 0, of Adam's state after a step, without bias correction.",
         good="below 1 after the first thousand steps; larger before, while v is still small.",
-        bad="it rises late in training: v remembers smaller gradients than those of now.",
+        bad="it rises late in training: v still averages the smaller gradients of earlier steps.",
     ),
     _size(
         name="update_sample",
@@ -366,7 +366,7 @@ WATCHED = by_name(
         name="success",
         label="metric of success",
         axis="network",
-        definition="What the loop logs by a name of its own, such as reward or accuracy; the row's module is the name.",
+        definition="A value that the loop logs by name, such as reward or accuracy; the row's module is the name.",
         measured="As `watch.log(loss, reward=value)` gives it.",
         good="it rises; of losses and errors: it falls.",
         bad="its last third is no better than its first.",

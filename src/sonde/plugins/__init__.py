@@ -93,13 +93,14 @@ def load_plugin(part: str, reference: str) -> Plugin:
         )
         return _load(part, sources.import_thing(source), source)
     if reference.endswith(".py"):
-        raise SondeError(f"{part} {reference!r}: say what in the file is meant, as {reference}:Name")
+        raise SondeError(f"{part} {reference!r}: name the object in the file: {reference}:Name")
     for entry in _entry_points(part):
         if entry.name == reference:
             source = sources.import_module_source(entry.module, entry.attr)
             return _load(part, sources.import_thing(source), source, entry.name)
+    hint = nearest(reference, names(part))
     raise SondeError(
-        f"unknown {part} {reference!r}: {nearest(reference, names(part))}; one of your own is named as file.py:Name"
+        f"unknown {part} {reference!r}: {hint}{'' if hint.endswith('?') else '.'} For your own, write file.py:Name"
     )
 
 
@@ -197,9 +198,9 @@ def _load_object(part: str, thing: Any, name: str = "") -> Plugin:
     is_local = getattr(thing, "__closure__", None) or "<locals>" in thing.__qualname__
     if first is not thing and is_local and not sources.stands_in_its_module(thing):
         raise SondeError(
-            f"{part} {thing.__qualname__}: the same function made another one before, and runs could not tell them "
-            "apart: make it once, and make what differs a keyword parameter of the function or a field of the class; "
-            "it becomes an option of the run, and part of its id"
+            f"{part} {thing.__qualname__}: its function has made another one before, and the two would have the same "
+            "run id: call it once, and turn what differs into a keyword parameter of the function or a field of the "
+            "class; it becomes an option of the run and part of its id"
         )
     return _load(part, thing, source, name)
 
@@ -242,7 +243,7 @@ def _adapted(part: str, thing: Any, name: str) -> Any:
         raise SondeError(f"{part} {name} has no method {_METHOD[part]!r}: docs/own.md shows a complete one")
     if part == "rule" and (missing := [name for name in _OF_RULE if not hasattr(thing, name)]):
         raise SondeError(
-            f"rule {name} does not say {', '.join(missing)}: write class {name}(sonde.rules.Rule), or say it"
+            f"rule {name} does not define {', '.join(missing)}: write class {name}(sonde.rules.Rule), or define it"
         )
     return _checked_options(part, _frozen(thing))
 
@@ -252,7 +253,8 @@ def _frozen(kind: type[Any]) -> type[Any]:
     if "__dataclass_params__" in vars(kind):
         if not vars(kind)["__dataclass_params__"].frozen:
             raise SondeError(
-                f"{kind.__name__} may change after its run has a name: write @dataclass(frozen=True, kw_only=True) "
+                f"{kind.__name__} is mutable, so its options may change after the run has its id: "
+                f"write @dataclass(frozen=True, kw_only=True) "
                 "above it"
             )
         return kind

@@ -145,7 +145,7 @@ def source_of_object(thing: Any) -> Source:
         content = inspect.getsource(thing).encode()  # of a notebook's cell
     except (OSError, TypeError):
         raise SondeError(
-            f"{thing.__qualname__} was written in no file, so its runs could not say what they are: put it into one"
+            f"{thing.__qualname__} is not defined in a file, so its runs could not record it: put it into a file"
         ) from None
     source = Source(f"{thing.__name__}.py", thing.__qualname__, content_digest(content))
     _known.setdefault(source.content, Carried(content, None))
@@ -287,7 +287,7 @@ def _why(error: BaseException, file: str) -> str:
         )
     said = (str(error).strip().splitlines() or [""])[0]
     at = f" in line {line}" if line else ""
-    return f"{file} cannot be imported: {type(error).__name__}: {said}{at}; fix it and give the command again"
+    return f"{file} cannot be imported: {type(error).__name__}: {said}{at}; fix it and run the command again"
 
 
 def _imported(module: str) -> ModuleType:

@@ -135,7 +135,7 @@ class StoredRuns(Runs):
 
         `with_provenance` names the machines that trained the runs and the whole path of the store.
         """
-        from sonde.show.report.page import make_report
+        from sonde.show.report import make_report
 
         stored = self if with_provenance else without_machines(self)
         source = self.source if with_provenance else self.source.rstrip("/").rpartition("/")[2]

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from sonde.core.atomic import set_aside, sync_folder
+from sonde.core.atomic import remove_stale, set_aside, sync_folder
 from sonde.core.errors import SondeError
 from sonde.store.remote import Remote, connect
 
@@ -113,7 +113,7 @@ def explain_os_error(error: OSError, path: Place) -> str:
         case errno.ENOENT:
             if path.parent.exists():
                 return f"cannot write {path}: {path.parent} takes no new files; choose another folder"
-            return f"{path.parent} is gone: it was removed while the command ran; give the command again"
+            return f"{path.parent} is gone: it was removed while the command ran; run the command again"
         case errno.ENOTDIR | errno.EEXIST:
             return f"{path} is in the way or lies below a file: name a folder"
         case _:
@@ -140,6 +140,14 @@ def make_folder(path: _P) -> _P:
         if not path.exists():
             path.mkdir(parents=True, exist_ok=True)
             sync_folder(path.parent)
+    return path
+
+
+def output_file(path: Path, option: str, example: str) -> Path:
+    """Prepare a file to be written: refuse a folder, make the parent, remove what a killed process left there."""
+    if path.is_dir():
+        raise SondeError(f"{path} is a folder: name a file, for example {option} {path / example}")
+    remove_stale(make_folder(path.parent))
     return path
 
 

@@ -40,8 +40,9 @@ def find_run(root: str | Place, name: str) -> str:
         raise SondeError(f"{len(chosen)} runs in {root} begin with {name!r}: {listed(chosen, 3)}; give more of the id")
     if not ids:
         raise SondeError(f"{root} holds no runs: `sonde run STUDY --runs {root}` makes them")
+    every = f"`sonde show --runs {root}` lists all {len(ids)}"
     close = nearest(name, ids) if len(ids) <= 8 or difflib.get_close_matches(name, ids, 1, 0.5) else None
-    raise SondeError(f"no run in {root} begins with {name!r}: {close or f'`sonde show` lists the {len(ids)}'}")
+    raise SondeError(f"no run in {root} begins with {name!r}: {close or every}")
 
 
 def stamps_of(root: Place) -> dict[str, str]:

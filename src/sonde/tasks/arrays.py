@@ -140,7 +140,7 @@ def from_function(name: str, make: Callable[..., Any]) -> type[FromFunction]:
 def _read_npz(task: Npz) -> Arrays:
     content = read_npz(task.file)
     if content_digest(content) != task.stamp:
-        raise SondeError(f"{task.file} has changed since this command began: give the command again")
+        raise SondeError(f"{task.file} has changed since this command began: run the command again")
     if not zipfile.is_zipfile(io.BytesIO(content)):
         raise SondeError(f"{task.file} is not an .npz file: write it with numpy.savez")
     try:

@@ -299,8 +299,8 @@ FLOW_SYMPTOMS = (
         asked=lambda s: s.failed,
         short="ReLU-like units that are off for every input and stay off.",
         measured=(
-            f"Of a hidden layer's units {DEAD_SHARE:g} are zero for the whole batch at the end ({DIED_SHARE:g}, if "
-            "they were alive at the start), and the run failed."
+            f"At the end {100 * DEAD_SHARE:g} % of a hidden layer's units are zero for the whole batch "
+            f"({100 * DIED_SHARE:g} % if they were alive at the start), and the run failed."
         ),
         why="A unit that is off for every input gets no gradient and cannot come back.",
         remedy="Lower the learning rate, or use LeakyReLU or GELU.",
@@ -314,8 +314,8 @@ FLOW_SYMPTOMS = (
         short="Gradients shrink by orders of magnitude on their way back, or are zero from some layer on.",
         measured=(
             f"The norm of the gradient at the first weighted layer is below {GRADIENT_VANISHED:g} of that at the last "
-            f"in the first {EARLY} steps, or exactly zero; of the first place of a sequence below the square of it; "
-            "and the run failed."
+            f"in the first {EARLY} steps, or exactly zero, and the run failed. For the first place of a sequence the "
+            "limit is squared."
         ),
         why="Layers that get no gradient keep their random weights.",
         remedy="Use residual connections or normalisation, and weights that keep the size of the signal.",

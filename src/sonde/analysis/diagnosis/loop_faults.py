@@ -76,7 +76,7 @@ def _without_optimiser(s: RunEvidence) -> Finding | None:
         return None
     fresh = share_fresh(left) > 0.5
     level = "note" if not fresh else "certain" if s.failed else "likely"
-    look = "look as freshly drawn" if fresh else "do not look freshly drawn, so it may be meant"
+    look = "look freshly drawn" if fresh else "do not look freshly drawn, so it may be meant"
     said = f"{len(left)} of {len(s.parameters)} parameters get a gradient and are in no optimiser; they {look}."
     return found(level, said, modules=_owners(s, left))
 
@@ -106,7 +106,7 @@ def _frozen(s: RunEvidence) -> Finding | None:
         return None
     may_do_without = s.learned and len(s.leaves) <= _MANY_MODULES
     level = "certain" if s.failed else "note" if may_do_without else "likely"
-    said = f"{len(frozen)} of {len(s.parameters)} parameters ask for no gradient, and look as freshly drawn."
+    said = f"{len(frozen)} of {len(s.parameters)} parameters have requires_grad False and look freshly drawn."
     return found(level, said, modules=_owners(s, frozen))
 
 
@@ -211,8 +211,8 @@ LOOP_FAULTS = (
         signs=(_frozen,),
         short="Parameters with requires_grad False that were meant to learn.",
         measured=(
-            "They ask for no gradient, never change, are no copies of parameters that learn, and look as freshly "
-            "drawn: uniform, normal or orthogonal weights, biases of zero."
+            "They have requires_grad False, never change, are not copies of parameters that learn, and look "
+            "freshly drawn: uniform, normal or orthogonal weights, biases of zero."
         ),
         why="Random features that never change limit what the layers above can learn.",
         remedy="Call requires_grad_(True) on these modules before making the optimiser.",

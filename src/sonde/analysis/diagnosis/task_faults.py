@@ -360,9 +360,8 @@ TASK_FAULTS = (
         signs=(_ignores_pairing, _broadcasts),
         short="The target's shape or encoding broadcasts against the output, or is misread.",
         measured=(
-            "The loss of random outputs stays the same (to 1e-5) when targets are handed to other "
-            "samples, though it changes with the targets themselves. Without a batch: N outputs of one "
-            "number each become N×N numbers in the loss."
+            "Permuting the targets over the samples does not change the loss of random outputs (to 1e-5), but "
+            "other targets change it. Without a batch: N outputs of one number each become N×N numbers in the loss."
         ),
         why="Every output is compared with every target, so the best answer is one constant.",
         remedy="Give the target the shape of the output: y.view_as(output).",
@@ -384,14 +383,15 @@ TASK_FAULTS = (
         consequences=frozenset({"lr_too_low"}),
         short="The last activation does not fit the targets' range or the loss.",
         measured=(
-            "With outputs of its own choice the loss falls to a floor; with outputs that the last activation can "
-            f"give it stays at least {100 * OUT_OF_REACH:g} % of the way above it. Without a batch: softmax or "
+            "With free outputs the loss falls to a floor. With outputs in the range of the last activation it stays "
+            f"above the floor by more than {100 * OUT_OF_REACH:g} % of the way to the loss of a constant answer. "
+            "Without a batch: softmax or "
             "sigmoid before a loss that applies its own, softmax over one unit, or a mean distance above "
             f"{OUT_OF_BOUNDS:g} from outputs between −1 and 1."
         ),
-        why="The answers that the loss asks for lie outside the range of the output, or where its slope is almost 0.",
+        why="The best outputs lie outside the range of the last activation, or where its slope is almost 0.",
         remedy=(
-            "Hand raw outputs to a loss that applies its own softmax or sigmoid; leave the output "
+            "Pass raw outputs to a loss that applies its own softmax or sigmoid; leave the output "
             "linear for unbounded targets."
         ),
         reference="Bishop (2006), Pattern recognition and machine learning, section 4.3.6",
@@ -412,14 +412,14 @@ TASK_FAULTS = (
         asked=lambda s: not s.trial("loss", "ignores_pairing") and not s.has_broken_inputs,
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
-            "The loss by itself, on free outputs: raising a class for all samples changes nothing "
-            "(softmax over the batch); its gradient leads away from the targets; three ones in ten "
-            "ask for an answer other than 0.3; it is squared or absolute error on classes and the "
-            f"run failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}."
+            "The loss function alone, on free outputs: raising the score of a class for all samples does not change "
+            "it (softmax over the batch); its gradient leads away from the targets; for targets of which three in "
+            "ten are 1, the best answer is not 0.3; it is a squared or absolute error on classes and the run "
+            f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}."
         ),
-        why="The network is driven to answers that are not the ones that are scored.",
+        why="The network learns other answers than those that are scored.",
         remedy=(
-            "Take the likelihood of the targets: cross-entropy on raw scores for classes, binary "
+            "Use the negative log-likelihood of the targets: cross-entropy on raw scores for classes, binary "
             "cross-entropy with logits for yes or no, squared error for numbers."
         ),
         reference="Gneiting & Raftery (2007), Strictly proper scoring rules, prediction, and estimation, JASA 102",
@@ -431,12 +431,12 @@ TASK_FAULTS = (
         consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
         measured=(
-            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same; or one batch is memorised "
-            "at the run's own rate or ten times it, while after 100 steps the run is no better than a "
-            "constant and nearest inputs share a label no more often than any two (of numbers: neither "
-            "the nearest input nor a line through the others foretells a target)."
+            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same. Or the network memorises one batch "
+            "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
+            "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
+            "input nor a linear fit predicts a target)."
         ),
-        why="What does not depend on the input can only be memorised.",
+        why="Labels that do not depend on the input can only be memorised.",
         remedy=(
             "Look at a few samples beside their labels as they enter the loss; shuffle inputs and "
             "labels with one permutation, and scale inputs only."

@@ -166,13 +166,12 @@ TRAINED_FAULTS = (
         role="symptom",
         short="The loss ends hardly lower than that of one constant answer, or higher.",
         measured=(
-            f"Of a run of {FEWEST_STEPS} steps or more: the loss in the last tenth has come less than {FAILED:g} of "
-            "the way from that of the best constant answer (shares of the classes, mean of the targets) to the lowest "
-            "loss, and not by more than its noise; of a trained run so have the loss on test samples and the share of "
-            "right answers. Where a metric of success is logged, it decides. Where the loss "
-            "of a constant is not known: the loss did not fall, and weights look freshly drawn. A note where the run "
-            "is shorter, where a cause is found, or where weights may be trained ones. "
-            "Frozen blocks are not asked."
+            f"In the last tenth of a run of {FEWEST_STEPS} steps or more, the loss is less than {FAILED:g} of the way "
+            "from that of the best constant answer (shares of the classes, mean of the targets) to the lowest loss, "
+            "and its gain is within the noise. For a trained run, test loss and test accuracy must show the same. If "
+            "a metric of success is logged, it decides. If the loss of a constant answer is not known: the loss did "
+            "not fall, and the weights look freshly drawn. It is a note if the run is shorter, if a cause is found, "
+            "or if the weights may be trained already. It does not apply to frozen blocks."
         ),
         why="Nothing of the input reaches the output, or nothing of the error reaches the weights.",
         remedy=(

@@ -4,10 +4,11 @@ The cache key is a digest of everything a picture is drawn from: the rows and ru
 package and the versions of the libraries that draw.
 """
 
+import base64
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "pdf")  # of every figure
 DPI = 300  # the narrowest figure is 1,620 pixels wide
 PAGE_DPI = 150  # of an image inside a page
+PIXELS_PER_INCH = 100  # of a figure on the page: crisp on dense screens, legible on others
 PALETTE = 128  # colours of an image inside a page: a third of the bytes, and lines and letters look the same
 _KIND = "figures"  # in the cache
 _LIBRARIES = ("matplotlib", "numpy", "polars")
@@ -125,6 +127,55 @@ def page_images(spec: FigureSpec, evidence: Evidence) -> Rendered:
         images_of = _page_images(figure)
     _cache_page_images(spec, spec.select(evidence), caption_text, images_of)
     return Rendered(caption_text, images_of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure ready to embed in a page."""
+
+    name: str
+    title: str
+    caption: str
+    source: str  # data: URI
+    dark: str  # the same for dark pages
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The figures of a section, and those that could not be drawn, with the reason."""
+
+    drawn: list[Picture] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # title → why
+
+
+def draw_pictures(evidence: Evidence, study: str, on_figure: Callable[[], None] = lambda: None) -> Pictures:
+    """Draw every figure of the study, in the order of `FIGURES`; `on_figure` is called before each."""
+    pictures = Pictures()
+    for name, spec in figures_of(study).items():
+        on_figure()
+        if spec.beside and evidence.beside is None:
+            continue
+        try:
+            pictures.drawn.append(_picture(name, spec, evidence))
+        except (NoData, SondeError) as missing:
+            pictures.skipped[spec.title] = str(missing)
+    return pictures
+
+
+def _picture(name: str, spec: FigureSpec, evidence: Evidence) -> Picture:
+    from PIL import Image
+
+    rendered = page_images(spec, evidence)
+    size = Image.open(io.BytesIO(rendered.images["light"])).size
+    width, height = (round(pixels * PIXELS_PER_INCH / PAGE_DPI) for pixels in size)
+    light, dark = (
+        f"data:image/png;base64,{base64.b64encode(rendered.images[theme]).decode()}" for theme in ("light", "dark")
+    )
+    return Picture(
+        name=name, title=spec.title, caption=rendered.caption, source=light, dark=dark, width=width, height=height
+    )
 
 
 def render_figure(

@@ -1,30 +1,42 @@
-"""One self-contained HTML page from stored runs: everything on it, gathered from a store.
+"""One self-contained HTML page from stored runs: everything on it is gathered from a store, then rendered.
 
-Studies are imported, and their configurations built, only where the store holds a trained run.
+Template, style, script, data and figures are in one file that fetches nothing.  Studies are imported, and their
+configurations built, only where the store holds a trained run.
 """
 
+import itertools
+import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 import sonde
 from sonde.analysis.diagnosis import DIAGNOSES
-from sonde.analysis.evidence import Evidence
 from sonde.analysis.explanations import EXPLANATIONS, documented
 from sonde.analysis.runs import by_recipe
+from sonde.core.formatting import number
+from sonde.core.html_parts import asset, colour_variables, content_policy, joined_scripts, typeset, with_code
 from sonde.metrics import TRAINED, base_of
-from sonde.show.report.charts import Sweep, sweep_of
+from sonde.show.report.charts import CHART_DIGITS, NO_CHARTS, Sweep, chart_data, colours, styled_names, sweep_of
 from sonde.show.report.runs import (
+    MOST_NAMED,
     LabelledRun,
     ScalingSection,
     WatchedSection,
+    comma_list,
     label_runs,
     sample,
     scaling_sections,
+    session_start,
+    session_text,
+    watched_data,
     watched_sections,
 )
 from sonde.store.files import Place
@@ -32,96 +44,17 @@ from sonde.store.load import RowReader, load
 from sonde.store.run import Runs
 
 if TYPE_CHECKING:
-    from sonde.show.report.answers import StudyAnswer
+    from sonde.show.figures.render import Pictures
+    from sonde.show.report.answers import Dots
+    from sonde.show.report.sections import AuditTable, Section
     from sonde.studies.study import StudyFinding
-
-
-def counted(present: int, expected: int) -> str:
-    """How many runs of those that are expected: never more."""
-    if not 0 <= present <= expected:
-        raise AssertionError(f"{present} of {expected} runs: they were counted in different ways")
-    return f"{present:,} of {expected:,} runs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A study at one scale, or runs of one recipe that belong to no study."""
-
-    study: str
-    scale: str  # in words
-    question: str
-    anchor: str  # its id on the page
-    findings: Sequence["StudyFinding"] = field(default_factory=list)
-    answer: "StudyAnswer | None" = None
-    evidence: Evidence
-    expected: int  # how many runs the study has with the seeds that are stored
-    present: int | None = None  # how many of these are complete; None: all runs of the evidence
-    left_out: Mapping[str, str] = field(default_factory=dict)  # runs of the study that are not complete → why
-    beside: Sequence[str] = ()  # runs of another recipe that the study trains, too
-    drawn_as: str  # the study whose figures are drawn
-
-    @property
-    def about(self) -> str:
-        """The question, with a capital letter."""
-        return f"{self.question[0].upper()}{self.question[1:]}"
-
-    @property
-    def runs(self) -> list[str]:
-        """The ids of its runs."""
-        return [*self.evidence.runs["run"], *self.beside]
-
-    @property
-    def counted(self) -> str:
-        """How many of the expected runs are there, and how many others belong to the study's second recipe."""
-        present = self.evidence.runs.height if self.present is None else self.present
-        others = len(self.runs) - present
-        return counted(present, self.expected) + (f" and {others:,} more" if others else "")
-
-    @property
-    def seeds(self) -> list[int | None]:
-        """The seeds of its runs, sorted."""
-        return self.evidence.runs["seed"].unique().sort().to_list()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """A verdict: `state` is good, bad, mixed, open or none, and has a colour and a shape."""
-
-    state: str
-    words: str
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerdictLine:
-    """The verdict on one rule, and its answer to each question."""
-
-    name: str
-    verdict: Mark
-    answers: Mapping[str, Mark]  # D1 … D4
-    accuracy: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditTable:
-    """The audit of one recipe, or of several that were run under one rule each."""
-
-    title: str
-    about: str
-    verdicts: Sequence[VerdictLine]
-    columns: Mapping[str, str]  # heading → left or right
-    lines: Sequence[Sequence[str]]
-    sentences: Sequence["StudyFinding"]
-    notes: Sequence[str]
-    recipe: Mapping[str, str]  # key → value, what the runs share
-    several: bool  # rules of one recipe, which are compared with each other
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPart:
     """Every recipe's audit, when each question fires, and the runs that were left out."""
 
-    tables: Sequence[AuditTable] = ()
+    tables: "Sequence[AuditTable]" = ()
     thresholds: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     reason: str | None = None  # why there is no audit
@@ -152,7 +85,7 @@ class ReportContents:
     written: str  # date and version
     runs: Sequence[LabelledRun]
     rows: pl.DataFrame  # of the runs that may be shown, at least
-    sections: Sequence[Section] = ()
+    sections: "Sequence[Section]" = ()
     audit: AuditPart = field(default_factory=lambda: AuditPart(reason="the store holds no trained run"))
     in_no_study: Mapping[str, str] = field(default_factory=dict)  # run → why
     remarks: Sequence[str] = ()
@@ -162,7 +95,7 @@ class ReportContents:
     sweep: Sweep = field(default_factory=Sweep)
 
     @property
-    def answered(self) -> list[Section]:
+    def answered(self) -> "list[Section]":
         """The sections that have an answer."""
         return [section for section in self.sections if section.answer is not None]
 
@@ -253,3 +186,225 @@ def _words_of(watched: Sequence[WatchedSection]) -> set[str]:
     """Every word that the page says about watched runs."""
     texts = [f"{section.about} {section.remarks} {section.findings}" for section in watched]
     return set(re.findall(r"\w+", " ".join(texts)))
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────
+SCRIPTS = (
+    *("dom.js", "view.js", "store.js", "lines.js", "axes.js", "draw.js", "hover.js", "files.js", "chart.js"),
+    *("player.js", "charts.js", "families.js", "sweep.js", "beside.js", "watched.js", "answers.js", "terms.js"),
+    "page.js",
+)
+"""In the order in which they are joined."""
+
+PAGE_PARTS = ("lede", "findings", "audit", "figures", "runs", "watched_runs", "glossary")
+"""Templates of what stands inside the elements with `data-part`.  The live page replaces them one by one."""
+
+_LEFT_ALIGNED = ("network", "weights", "rule", "recipe", "verdict")
+"""Columns of words; all others hold numbers."""
+
+ANSWERS_FIRST = ("network", "rule", "weights", "recipe", "verdict")
+"""Columns that come first in a table of findings: what a line is about, and the answer."""
+
+
+def make_report(
+    stored: Runs,
+    *,
+    source: str,
+    title: str,
+    figures: bool = True,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    reader: RowReader | None = None,
+) -> "tuple[ReportContents, dict[str, Pictures], bytes]":
+    """What the page about these runs has, its pictures by section, and the page; `on_progress` counts figures.
+
+    `stored` and `reader` are those of `read_for_report`.
+    """
+    contents = report_contents(stored, source=source, title=title, reader=reader)
+    drawn: dict[str, Pictures] = {}
+    if figures and contents.sections:
+        from sonde.show.figures import figures_of
+        from sonde.show.figures.render import draw_pictures
+
+        total, done = sum(len(figures_of(section.drawn_as)) for section in contents.sections), itertools.count()
+        for one in contents.sections:
+            drawn[one.anchor] = draw_pictures(one.evidence, one.drawn_as, lambda: on_progress(next(done), total))
+    return contents, drawn, render_report(contents, drawn).encode()
+
+
+def render_report(contents: ReportContents, drawn: "dict[str, Pictures]", *, live: bool = False) -> str:
+    """The whole page; `drawn` holds the pictures of each section by its anchor.
+
+    A `live` page has every section, also those that are empty, the colours of every model and rule, and a script that
+    connects to its server.
+    """
+    shown = shown_runs(contents)
+    scripts, styles = [*map(_asset, SCRIPTS)], [_asset("report.css")]
+    if live:
+        scripts.append(asset("sonde.show.live", "live.js"))
+        styles.append(asset("sonde.show.live", "live.css"))
+    script = joined_scripts(scripts)
+    names = styled_names(shown) if shown or live else []
+    style = "".join(styles) + (colour_variables(colours(names)) if names else "")
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            **_variables(contents, drawn, shown),
+            live=live,
+            policy=content_policy(script, style, *(["connect-src 'self'"] if live else [])),
+            style=Markup(style),
+            script=Markup(script),
+            data=Markup(as_script(page_data(contents, shown))),
+        )
+    )
+
+
+def shown_runs(contents: ReportContents) -> list[LabelledRun]:
+    """The runs with lines of their own; fewer where a page could not hold their values."""
+    shown = sample(contents.runs)
+    values = contents.rows.filter(pl.col("run").is_in([one.run.id for one in shown])).height if shown else 0
+    return sample(shown, values)
+
+
+def as_script(value: Any) -> str:
+    """JSON that is safe inside a script element: nothing in it can end the element or start a comment."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def page_data(contents: ReportContents, shown: Sequence[LabelledRun]) -> dict[str, Any]:
+    """The numbers that the page's script draws: what `sonde.show` in the page takes."""
+    answers = [one.answer for one in contents.answered if one.answer]
+    return {
+        "answers": answers_data(contents.answered),
+        "glossary": [
+            {"key": term.key, "name": term.name, "kind": term.kind, "words": term.words} for term in contents.glossary
+        ],
+        "charts": chart_data(contents.rows, shown, answers) if shown else NO_CHARTS,
+        "sweep": asdict(contents.sweep),
+        "watched": watched_data(contents.watched),
+    }
+
+
+def page_parts(contents: ReportContents, drawn: "dict[str, Pictures]", shown: Sequence[LabelledRun]) -> dict[str, str]:
+    """The markup of every part of the page: what `sonde.show` in the page takes as `html`."""
+    environment, variables = _environment(), _variables(contents, drawn, shown)
+    return {part: environment.get_template(f"{part}.html").render(**variables) for part in PAGE_PARTS}
+
+
+def answers_data(sections: "Sequence[Section]") -> list[dict[str, Any]]:
+    """Every answer for the page's script, with its dots as [seed, value or null]."""
+
+    def dots_data(dots: "Dots") -> dict[str, Any]:
+        known = {key: value for key, value in asdict(dots).items() if key != "runs"}
+        return known | {"values": [(seed, _rounded(value)) for seed, value in dots.values.items()]}
+
+    return [
+        {
+            "id": f"answer-{section.anchor}",
+            "about": section.about,
+            "more": section.anchor if section.findings else "audit",
+            **asdict(section.answer),
+            "dots": [dots_data(dots) for dots in section.answer.dots],
+        }
+        for section in sections
+        if section.answer is not None
+    ]
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{CHART_DIGITS}g}") if math.isfinite(value) else None
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "table": findings_table,
+        "lead": lead,
+        "overhead": overhead,
+        "typeset": lambda text: Markup(typeset(text)),
+        "with_code": lambda text: Markup(with_code(text)),
+        "duration": duration,
+        "aside": aside,
+        "comma_list": comma_list,
+        "session_start": session_start,
+        "session_text": session_text,
+        "zip": zip,
+    }
+    return environment
+
+
+def _variables(contents: ReportContents, drawn: "dict[str, Pictures]", shown: Sequence[LabelledRun]) -> dict[str, Any]:
+    """The variables of the templates."""
+    return {
+        "contents": contents,
+        "shown": shown,
+        "ids": {one.run.id for one in shown},
+        "most": None if len(shown) == len(contents.runs) else MOST_NAMED,
+        "drawn": drawn,
+        "totals": totals(contents.runs),
+        "digits": CHART_DIGITS,
+    }
+
+
+def _asset(name: str) -> str:
+    return asset("sonde.show.report", name)
+
+
+def findings_table(findings: Sequence["StudyFinding"]) -> dict[str, Any] | None:
+    """The findings that have cells, as headings with their side and lines; None where there are none."""
+    said = ({"verdict": str(one.numbers["verdict"])} if "verdict" in one.numbers else {} for one in findings)
+    tabled = [verdict | one.shown for one, verdict in zip(findings, said, strict=True) if one.shown]
+    if not tabled:
+        return None
+    headings = list(dict.fromkeys(heading for cells in tabled for heading in cells))
+    headings.sort(key=lambda heading: ANSWERS_FIRST.index(heading) if heading in ANSWERS_FIRST else len(ANSWERS_FIRST))
+    return {
+        "columns": {heading: "left" if heading in _LEFT_ALIGNED else "right" for heading in headings},
+        "lines": [[cells.get(heading, "–") for heading in headings] for cells in tabled],
+    }
+
+
+def lead(sentence: str) -> tuple[str, str]:
+    """What a sentence is about and what it says: "DFA" and "‖h‖ grows …"."""
+    subject, colon, rest = sentence.partition(": ")
+    return (subject, rest) if colon and len(subject) <= 60 else ("", sentence)
+
+
+def aside(cell: str) -> tuple[str, str]:
+    """A value and what stands beside it in brackets: "0.3 ± 0.02" and "(-0.004, 1)"."""
+    value, bracket, rest = cell.partition(" (")
+    return (value, f"({rest}") if bracket and rest.endswith(")") and value else (cell, "")
+
+
+def overhead(seconds: dict[str, float]) -> str:
+    """Time in probes relative to time in training."""
+    train = seconds.get("train", 0.0)
+    return f"{100 * seconds.get('probes', 0.0) / train:.0f} %" if train > 0 else "undefined"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a reader says them."""
+    if seconds is None:
+        return "–"
+    if seconds < 100:
+        return f"{number(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def totals(runs: Sequence[LabelledRun]) -> dict[str, Any]:
+    """Seconds in training and in probes, over the n runs that recorded time in training; and how many are complete."""
+    timed = [one.run.manifest.seconds for one in runs if one.run.manifest.seconds.get("train", 0.0) > 0]
+    seconds = {part: sum(known.get(part, 0.0) for known in timed) for part in ("train", "probes")}
+    complete = sum(one.run.status.state == "complete" for one in runs)
+    return {"n": len(timed), "seconds": seconds, "complete": complete}

@@ -320,14 +320,14 @@ def _sure_of_points(rules: Sequence[RuleAudit], undecided: Sequence[RuleAudit]) 
     confidence = f"{100 * rules[0].thresholds.confidence:g} %"
     tests = max(rule.margin.tests for rule in rules)
     corrected = f", corrected for {tests} rules" if tests > 1 else ""
-    decided = f"{seeds}. Decided at {confidence} confidence{corrected}"
     if not undecided:
-        return f"{decided}: every rule."
+        return f"{seeds}. Every rule is decided at {confidence} confidence{corrected}."
     known = [rule.margin.seeds_needed for rule in undecided if rule.margin.seeds_needed is not None]
     needed = f"; with the same mean and spread, {max(known)} seeds would be enough" if known else ""
     if len(undecided) == len(rules):
-        return f"{decided}: no rule yet{needed}."
-    return f"{decided}: all but {listed([rule.label for rule in undecided], MOST_LISTED)}{needed}."
+        return f"{seeds}. No rule is decided yet at {confidence} confidence{corrected}{needed}."
+    names = listed([rule.label for rule in undecided], MOST_LISTED)
+    return f"{seeds}. Every rule but {names} is decided at {confidence} confidence{corrected}{needed}."
 
 
 def _ranking(where: str, ordered: Sequence[RuleAudit]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import base64
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -120,11 +121,20 @@ def session_text(session: Mapping[str, Any]) -> str:
         made_with.append(f"commit {str(git.get('commit'))[:10]}{changed}")
     return "; ".join(
         (
-            f"{session_start(session)}, {session.get('started', 'time not recorded')}",
+            f"{session_start(session)}, {session_time(session) or 'time not recorded'}",
             ", ".join(str(part) for part in where if part) or "place not recorded",
             ", ".join(made_with) or "versions not recorded",
         )
     )
+
+
+def session_time(session: Mapping[str, Any]) -> str | None:
+    """When the session began, to the minute in UTC; as it was recorded where that is no date."""
+    started = session.get("started")
+    try:
+        return None if started is None else f"{datetime.fromisoformat(started).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (TypeError, ValueError):
+        return str(started)
 
 
 def session_machine(session: Mapping[str, Any]) -> str | None:
@@ -233,7 +243,7 @@ def _section(run: Run, rows: pl.DataFrame, findings: _Diagnose) -> WatchedSectio
     steps = run.manifest.step if run.manifest.state != "unfinished" else len(rows) and int(str(rows["step"].max()))
     said = [
         f"{about['model']} with {about['parameters']:,} parameters, {steps} steps",
-        " ".join(filter(None, ["begun", session.get("started", "at an unknown time"), session_machine(session)])),
+        " ".join(filter(None, ["began", session_time(session) or "at an unknown time", session_machine(session)])),
         *([f"values {about['values']}"] if "values" in about else []),
         *(
             [f"values of {ranks} ranks" if ranks > 1 else "values of rank 0"]

@@ -1,7 +1,7 @@
 """Trained runs on the page: a section for each study and for each recipe in no study, and the audit."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sonde.analysis.audit import QUESTIONS, Audit, AuditCache, RecipeAudit, RuleAudit, audit
@@ -11,13 +11,94 @@ from sonde.analysis.runs import evidence_lines
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
-from sonde.show.report import AuditPart, AuditTable, Mark, ReportContents, Section, VerdictLine, counted
-from sonde.show.report.answers import of_recipe, of_settings, points_text, study_answer
+from sonde.show.report import AuditPart, ReportContents
+from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
 from sonde.store.load import RowReader
 from sonde.store.readings import rows_of_runs
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
 from sonde.studies.study import Gathered, StudyFinding, WantedRuns, differences_to, gather, study_recipes
+
+
+def counted(present: int, expected: int) -> str:
+    """How many runs of those that are expected: never more."""
+    if not 0 <= present <= expected:
+        raise AssertionError(f"{present} of {expected} runs: they were counted in different ways")
+    return f"{present:,} of {expected:,} runs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A study at one scale, or runs of one recipe that belong to no study."""
+
+    study: str
+    scale: str  # in words
+    question: str
+    anchor: str  # its id on the page
+    findings: Sequence[StudyFinding] = field(default_factory=list)
+    answer: StudyAnswer | None = None
+    evidence: Evidence
+    expected: int  # how many runs the study has with the seeds that are stored
+    present: int | None = None  # how many of these are complete; None: all runs of the evidence
+    left_out: Mapping[str, str] = field(default_factory=dict)  # runs of the study that are not complete → why
+    beside: Sequence[str] = ()  # runs of another recipe that the study trains, too
+    drawn_as: str  # the study whose figures are drawn
+
+    @property
+    def about(self) -> str:
+        """The question, with a capital letter."""
+        return f"{self.question[0].upper()}{self.question[1:]}"
+
+    @property
+    def runs(self) -> list[str]:
+        """The ids of its runs."""
+        return [*self.evidence.runs["run"], *self.beside]
+
+    @property
+    def counted(self) -> str:
+        """How many of the expected runs are there, and how many others belong to the study's second recipe."""
+        present = self.evidence.runs.height if self.present is None else self.present
+        others = len(self.runs) - present
+        return counted(present, self.expected) + (f" and {others:,} more" if others else "")
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """The seeds of its runs, sorted."""
+        return self.evidence.runs["seed"].unique().sort().to_list()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A verdict: `state` is good, bad, mixed, open or none, and has a colour and a shape."""
+
+    state: str
+    words: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictLine:
+    """The verdict on one rule, and its answer to each question."""
+
+    name: str
+    verdict: Mark
+    answers: Mapping[str, Mark]  # D1 … D4
+    accuracy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditTable:
+    """The audit of one recipe, or of several that were run under one rule each."""
+
+    title: str
+    about: str
+    verdicts: Sequence[VerdictLine]
+    columns: Mapping[str, str]  # heading → left or right
+    lines: Sequence[Sequence[str]]
+    sentences: Sequence[StudyFinding]
+    notes: Sequence[str]
+    recipe: Mapping[str, str]  # key → value, what the runs share
+    several: bool  # rules of one recipe, which are compared with each other
 
 
 def audit_part(audited: Audit, stored: Runs, first: Collection[str] = ()) -> AuditPart:

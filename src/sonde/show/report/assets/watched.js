@@ -86,7 +86,7 @@ function watchedProfile(chart) {
       `${metric.label} at step ${step}: ${plural(defined, 'value')}.`,
       undefinedOnes ? `${undefinedOnes} undefined, marked ×.` : '',
       defined || undefinedOnes ? '' : 'Not measured at this step.',
-      chart.of === 'modules' ? 'A click chooses a module for the curves.' : '',
+      chart.of === 'modules' ? 'Click a module to draw its curves.' : '',
     ].filter(Boolean).join(' '),
     head: 'place',
   };
@@ -114,7 +114,7 @@ function watchedCurves(chart) {
     },
     lines,
     title: `${label} over steps`,
-    caption: lines.length ? `${lines.map((line) => line.name).join(', ')}. ${run.steps.length < run.watched ? `${run.steps.length} of ${run.watched} watched steps.` : ''}` : `Choose a module in the tree that has ${label}.`,
+    caption: lines.length ? `${label} over steps${metric.loss ? '' : `: ${lines.map((line) => line.name).join(', ')}`}. ${run.steps.length < run.watched ? `${run.steps.length} of ${run.watched} watched steps.` : ''}` : `Choose a module in the tree that has ${label}.`,
     head: 'step',
   };
 }
