@@ -15,7 +15,7 @@ only within a block.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ from sonde.training.step import Rerun, Step, delivered, rule_backward, signal_on
 
 _MODELS = (PlainMLP, ResMLP, ResidualMLP)
 _RULES = (Backprop, FeedbackAlignment, DirectFeedback, StateBridge, CreditBridge)
+_RELU_BACKWARD: Callable[..., Tensor] = torch.ops.aten.threshold_backward.grad_input
 
 
 def by_hand(config: RunConfig) -> bool:
@@ -165,7 +166,7 @@ class ReluByHand:
         return x.relu_()
 
     def backward(self, g: Tensor, below: bool) -> Tensor:
-        return torch.ops.aten.threshold_backward.grad_input(g, self.y, 0, grad_input=self.delta)  # type: ignore[no-any-return]
+        return _RELU_BACKWARD(g, self.y, 0, grad_input=self.delta)
 
 
 class GeluByHand:
@@ -298,7 +299,8 @@ class ReluBlocks:
     """
 
     def __init__(self, blocks: Sequence[nn.Module], x: Tensor, *, residual: bool) -> None:
-        depth, linears = len(blocks), [block.linear for block in blocks]
+        depth = len(blocks)
+        linears: list[Any] = [block.linear for block in blocks]
         states = x.new_empty(depth + 1, *x.shape)  # h_0 … h_L
         outputs = x.new_empty(depth, *x.shape) if residual else states[1:]
         deltas = x.new_empty(depth, *x.shape)  # the gradients at W h + b
@@ -320,8 +322,7 @@ class ReluBlocks:
         for layer in reversed(range(depth)):
             g, delta = self.g if residual or layer == depth - 1 else below, deltas[layer]
             if isinstance(blocks[layer], ReluLayer):
-                derivative = torch.ops.aten.threshold_backward.grad_input
-                self.back.append(partial(derivative, g, outputs[layer], 0, grad_input=delta))
+                self.back.append(partial(_RELU_BACKWARD, g, outputs[layer], 0, grad_input=delta))
             else:
                 self.back.append(partial(delta.copy_, g))
             self.back.append(partial(torch.bmm, delta, linears[layer].weight.detach().mT, out=below))
