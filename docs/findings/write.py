@@ -31,7 +31,13 @@ from record import (
 
 from sonde.analysis.audit import STREAM_LABEL, Audit, RecipeAudit, audit
 from sonde.analysis.audit_text import audit_columns, audit_rows, sentence
-from sonde.analysis.recovery import RECOVERY_QUANTITIES, Recovered, rank_correlations, recovery_by_recipe
+from sonde.analysis.recovery import (
+    RECOVERY_QUANTITIES,
+    RankCorrelation,
+    Recovered,
+    rank_correlations,
+    recovery_by_recipe,
+)
 from sonde.analysis.runs import complete
 from sonde.config import RunConfig, change, label_of, name_of
 from sonde.core.formatting import accuracy, listed, number, said_share
@@ -184,6 +190,7 @@ def pages(stored: Runs) -> dict[str, str]:
         "compared": compared,
         "figures": figures,
         "foretold": foretold,
+        "rank_correlations": rank_correlations,
         "foretold_sentence": foretold_sentence,
         "found": found,
         "hours": hours,
@@ -493,7 +500,8 @@ def shares_of(rules: Sequence[Recovered]) -> list[list[str]]:
     ]
 
 
-def foretold(audited: Audit) -> list[list[str]]:
+def foretold(correlations: Sequence[RankCorrelation]) -> list[list[str]]:
+    """A row for each quantity."""
     return [
         [
             one.quantity,
@@ -502,13 +510,13 @@ def foretold(audited: Audit) -> list[list[str]]:
             one.reason or one.said_chance,
             "–" if one.quantity == STREAM_LABEL else number(one.given_stream),
         ]
-        for one in rank_correlations(audited)
+        for one in correlations
     ]
 
 
-def foretold_sentence(audited: Audit) -> str:
+def foretold_sentence(correlations: Sequence[RankCorrelation]) -> str:
     """The strongest, in words; and those that are not told from chance."""
-    known = [one for one in rank_correlations(audited) if one.reason is None]
+    known = [one for one in correlations if one.reason is None]
     if not known:
         return "No quantity has enough rules for a rank correlation."
     best = known[0]

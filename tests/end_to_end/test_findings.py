@@ -160,11 +160,12 @@ def test_issue_27_item_6_beside_the_nudge_stands_that_of_bp_and_what_the_stream_
     writer: ModuleType, stored: Runs
 ) -> None:
     audited = audit(writer.with_accuracy(stored))
-    known = {one.quantity: one for one in rank_correlations(audited)}
+    correlations = rank_correlations(audited)
+    known = {one.quantity: one for one in correlations}
     nudge, of_bp = known["nudge, η = 0.01"], known["nudge of BP's gradient, η = 0.01"]
     assert nudge.correlation < of_bp.correlation < -0.7
     assert abs(nudge.given_stream) < abs(nudge.correlation)
-    said = writer.foretold_sentence(audited)
+    said = writer.foretold_sentence(correlations)
     assert all(number(value) in said for value in (nudge.correlation, of_bp.correlation, nudge.given_stream))
     assert f"{nudge.rules} different rules in {nudge.recipes} recipes" in said
     assert nudge.rules < nudge.n

@@ -110,6 +110,11 @@ class Share(NamedTuple):
         """Whether the interval lies on one side of `ENOUGH_OF_MARGIN`."""
         return self.interval.low >= ENOUGH_OF_MARGIN or self.interval.high < ENOUGH_OF_MARGIN
 
+    @property
+    def undecided(self) -> bool:
+        """Whether there is an interval, and it includes `ENOUGH_OF_MARGIN`."""
+        return self.interval.low < ENOUGH_OF_MARGIN <= self.interval.high
+
 
 def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings) -> Share:
     """The share of a rule, whose runs are `runs`, among the runs of one network."""

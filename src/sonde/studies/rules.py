@@ -164,6 +164,7 @@ def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, cost
             "task": what["task_label"],
             "n": runs.height,
             "decided": of_margin.decided,
+            "undecided": of_margin.undecided,
             "test_acc": over["test_acc"]["mean"],
             "share": None if math.isnan(share) else share,
             "share_error": None if math.isnan(error) else error,
@@ -206,8 +207,8 @@ def _depth(label: str, of_rule: list[StudyFinding]) -> list[StudyFinding]:
 
 
 def _undecided(rules: list[StudyFinding]) -> str:
-    """The rules of several seeds whose interval includes the limit."""
-    open_ = [f.numbers["rule_label"] for f in rules if f.numbers["n"] > 1 and not f.numbers["decided"]]
+    """The rules whose interval includes the limit."""
+    open_ = [f.numbers["rule_label"] for f in rules if f.numbers["undecided"]]
     limit = percent_of(ENOUGH_OF_MARGIN)
     return (
         f" The 95 % interval of the share includes {limit} for {listed(open_)}, so seeds may decide." if open_ else ""
