@@ -19,7 +19,7 @@ from sonde.show.figures import figures_of
 from sonde.show.paper import from_files
 from sonde.studies import STUDIES
 
-SET = {"epochs": 1, "model.d": 16, "model.L": 2, "probes.size": 16, "probes.directions": 2, "batch_size": 512}
+SET = {"epochs": 1, "model.L": 2, "probes.size": 16, "probes.directions": 2, "batch_size": 512}
 SEEDS = {"cifar10": (42, 7), "snapshots": (42,)}
 CIFAR = "results/cifar10/results_cifar10.json"
 
