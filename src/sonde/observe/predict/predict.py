@@ -79,7 +79,7 @@ def _run(model: nn.Module, x: Any, scales: Mapping[str, float], name: str) -> Pr
         input_rms=math.sqrt(tape.nodes[0].moments.square),
         modules=[_described(*call) for call in calls],
         blocks=_blocks(model, calls),
-        notes=[*_notes(model), *_long_rows(tape), *_doubtful(calls)],
+        notes=[*_notes(model), *_masked(tape), *_doubtful(calls)],
     )
 
 
@@ -203,8 +203,14 @@ def _notes(model: nn.Module) -> list[str]:
     ]
 
 
-def _long_rows(tape: Tape) -> list[str]:
+def _masked(tape: Tape) -> list[str]:
     known = [node.rows for node in tape.nodes if node.is_weighted and node.rows is not None]
+    uneven = sum(not rows.is_even for rows in known)
+    if uneven > 1 and all(max(rows.weights.shape) <= MOST for rows in known):
+        return [
+            f"Masked attention in {uneven} layers: behind the first, sizes may be a tenth off, "
+            "and gradients at queries and keys a third."
+        ]
     if all(rows.is_even or max(rows.weights.shape) <= MOST for rows in known):
         return []
     return [
