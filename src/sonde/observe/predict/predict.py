@@ -49,15 +49,17 @@ def predict(model: nn.Module, x: Any, *, remedy: bool = True) -> Prediction:
     `x` is the shape of a batch, whose entries are then independent with mean 0 and variance 1.  It may also be a
     batch, whose moments are taken, or a tuple or mapping of the model's arguments.  Give token ids as a tensor.
 
-    With `remedy` a model whose signal or gradient vanishes or explodes is predicted again with its weights at other
-    scales.  The model does not change, and no random number of yours is used.
+    With `remedy` a model whose signal or gradient vanishes or explodes, and differs between blocks by more than a
+    factor 2, is predicted again with its weights at other scales.  The model does not change, and no random number of
+    yours is used.
     """
     if not isinstance(model, nn.Module):
         raise SondeError(f"predict(model, shape): expected a torch.nn.Module, got {type(model).__name__}")
     with preserve_rng(), torch.no_grad():
         twin = copied(model).cpu()
         found = _run(twin, x, {}, type(model).__name__)
-        if not remedy or not (found.leaves("signal") or found.leaves("gradient")):
+        is_left = found.leaves("signal") or found.leaves("gradient")
+        if not remedy or not is_left or _unevenness(found) <= _GOOD_ENOUGH:
             return found
         return _with_remedy(found, twin, x)
 
