@@ -1,7 +1,7 @@
 """What depends on the size: exponents of watched runs at several sizes.
 
 An exponent is the slope of log₂ RMS against log₂ size, fitted for each seed; its interval is over seeds.  The largest
-size is left out of the fit and compared with the extrapolation.  `scaling_verdicts` judges the exponents.
+size is left out of the fit and compared with the extrapolation.  `scaling_verdicts` has the verdicts.
 """
 
 import math
