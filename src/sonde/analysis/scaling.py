@@ -1,7 +1,7 @@
 """What depends on the size: exponents of watched runs at several sizes.
 
 An exponent is the slope of log₂ RMS against log₂ size, fitted for each seed; its interval is over seeds.  The largest
-size is left out of the fit and compared with the extrapolation.  `scaling_verdicts` judges the exponents.
+size is left out of the fit and compared with the extrapolation.  `scaling_rules` has the verdicts.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from sonde.analysis.scaling_result import STEPS, Exponent, Measured, Scaling, Transfer
-from sonde.analysis.scaling_verdicts import Modules, verdicts
+from sonde.analysis.scaling_rules import Modules, verdicts
 from sonde.core.errors import SondeError
 from sonde.core.formatting import listed
 from sonde.core.seed_statistics import summarise, t_interval

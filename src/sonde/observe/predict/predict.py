@@ -49,15 +49,17 @@ def predict(model: nn.Module, x: Any, *, remedy: bool = True) -> Prediction:
     `x` is the shape of a batch, whose entries are then independent with mean 0 and variance 1.  It may also be a
     batch, whose moments are taken, or a tuple or mapping of the model's arguments.  Give token ids as a tensor.
 
-    With `remedy` a model whose signal or gradient vanishes or explodes is predicted again with its weights at other
-    scales.  The model does not change, and no random number of yours is used.
+    With `remedy` a model whose signal or gradient vanishes or explodes, and differs between blocks by more than a
+    factor 2, is predicted again with its weights at other scales.  The model does not change, and no random number of
+    yours is used.
     """
     if not isinstance(model, nn.Module):
         raise SondeError(f"predict(model, shape): expected a torch.nn.Module, got {type(model).__name__}")
     with preserve_rng(), torch.no_grad():
         twin = copied(model).cpu()
         found = _run(twin, x, {}, type(model).__name__)
-        if not remedy or not (found.leaves("signal") or found.leaves("gradient")):
+        is_left = found.leaves("signal") or found.leaves("gradient")
+        if not remedy or not is_left or _unevenness(found) <= _GOOD_ENOUGH:
             return found
         return _with_remedy(found, twin, x)
 
@@ -79,7 +81,7 @@ def _run(model: nn.Module, x: Any, scales: Mapping[str, float], name: str) -> Pr
         input_rms=math.sqrt(tape.nodes[0].moments.square),
         modules=[_described(*call) for call in calls],
         blocks=_blocks(model, calls),
-        notes=[*_notes(model), *_long_rows(tape), *_doubtful(calls)],
+        notes=[*_notes(model), *_masked(tape), *_doubtful(calls)],
     )
 
 
@@ -203,8 +205,14 @@ def _notes(model: nn.Module) -> list[str]:
     ]
 
 
-def _long_rows(tape: Tape) -> list[str]:
+def _masked(tape: Tape) -> list[str]:
     known = [node.rows for node in tape.nodes if node.is_weighted and node.rows is not None]
+    uneven = sum(not rows.is_even for rows in known)
+    if uneven > 1 and all(max(rows.weights.shape) <= MOST for rows in known):
+        return [
+            f"Masked attention in {uneven} layers: behind the first, sizes may be a tenth off, "
+            "and gradients at queries and keys a third."
+        ]
     if all(rows.is_even or max(rows.weights.shape) <= MOST for rows in known):
         return []
     return [

@@ -127,9 +127,11 @@ class Prediction:
         said = [*self._direction("signal"), *self._direction("gradient")]
         if self.remedy is not None:
             said.append(f"Remedy: {self.remedy}.")
-        elif self.leaves("signal") or self.leaves("gradient"):
-            best = "" if self.best_scale is None else f"; the best is to {self.best_scale}"
-            said.append(f"No single scale of the weights keeps signal and gradient within a factor 2{best}.")
+        elif self.best_scale is not None:
+            said.append(
+                "No single scale of the weights keeps signal and gradient within a factor 2; "
+                f"the best is to {self.best_scale}."
+            )
         if self.undefined:
             name, why = next(iter(self.undefined.items()))
             said.append(f"Undefined from {name} on, for {len(self.undefined)} modules: {why}.")

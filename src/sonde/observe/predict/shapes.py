@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sonde.observe.predict.elementwise import Handler, constant_moments, pointwise, summed_gradient
-from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis, same_axis
+from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis
 from sonde.observe.predict.products import Products, Shape, expanded, reshaped
 from sonde.observe.predict.signal import Moments, Signal, make, result_of, unchanged, unknown_result
 
@@ -103,7 +103,10 @@ def expand(x: Signal, *sizes: Any) -> Signal:
     wanted = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], list | tuple) else sizes
     before = tuple(x.shape)
     after = tuple(result_of(torch.Tensor.expand, (x, wanted), {}).shape)
-    return _shaped(x, after, lambda p: expanded(p, len(after)), lambda g: summed_gradient(g, after, before))
+    new = len(after) - len(before)
+    kept = {axis: axis + new for axis, n in enumerate(before) if after[axis + new] == n}
+    there, back = (lambda p: expanded(p, len(after))), (lambda g: summed_gradient(g, after, before))
+    return _shaped(x, after, there, back, kept.get)
 
 
 def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any) -> Signal:
@@ -121,7 +124,7 @@ def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any)
         same, other = g.take([0], axis), g.take([1], axis)
         return np.concatenate([repeats * same + repeats * (repeats - 1) * other, repeats**2 * other], axis)
 
-    return _shaped(x, shape, there, back)
+    return _shaped(x, shape, there, back, lambda place: None if place == axis else place)
 
 
 def index(x: Signal, places: Any) -> Any:
@@ -174,10 +177,17 @@ def _sliced(x: Signal, after: Shape, kinds: Sequence[str], part: object) -> Sign
             axis += 1
         return [gradient]
 
-    is_whole = all(kind == "keep" for kind in kinds)
-    made = make([x], after, forward, backward, axis_map=same_axis if is_whole else None)
+    made = make([x], after, forward, backward, axis_map=_kept_axes(kinds, sizes, after))
     made.node.biases = frozenset((bias, part) for bias in x.node.biases)
     return made
+
+
+def _kept_axes(kinds: Sequence[str], before: Shape, after: Shape) -> AxisMap:
+    """Where the axes are that were kept whole."""
+    ends = [place for place, kind in enumerate(kind for kind in kinds if kind != "drop") if kind == "keep"]
+    kept = [axis for axis, kind in enumerate(kind for kind in kinds if kind != "new") if kind == "keep"]
+    places = {axis: end for axis, end in zip(kept, ends, strict=True) if before[axis] == after[end]}
+    return places.get
 
 
 def select(x: Signal, dim: int, place: Any) -> Any:
