@@ -198,7 +198,7 @@ class Orthogonal(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 known = self.state[p].setdefault("momentum", torch.zeros_like(p))

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from sonde.analysis.diagnosis import DIAGNOSES
 
-GROUPS = ("faults", "held_out", "judged_2026_11", "fresh_2026_11")
+GROUPS = ("faults", "held_out", "judged_2026_11", "fresh_2026_11", "judged_2026_11_18")
 ARENA = Path(__file__).parents[2] / "benchmarks" / "arena"
 
 
@@ -31,6 +31,7 @@ def test_every_fault_is_planted_in_a_recipe_and_named_as_diagnoses_are(arena: An
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")  # a planted fault, which PyTorch warns of
+@pytest.mark.filterwarnings("ignore:Seems like `optimizer.step")  # a schedule whose optimiser a fault replaces
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_fault_can_take_a_step(arena: Any, group: str) -> None:
     module = arena(group)

@@ -40,7 +40,7 @@ def _never_answered(s: RunEvidence) -> Finding | None:
     """Classes without a sample in a batch that is large enough to have some of each."""
     known = s.trial("classes") or {}
     many, samples, missing = known.get("outputs", 0), known.get("samples", 0), known.get("missing") or []
-    if not missing or samples < SAMPLES_PER_CLASS * many:
+    if not missing or samples < SAMPLES_PER_CLASS * many or len(missing) == many - 1:
         return None
     spare = len(missing) > many / 2  # a head that is larger than the task
     names = listed(missing, _MOST_MISSING, last=", ")
@@ -181,8 +181,8 @@ SETUP_FAULTS = (
         signs=(_padding_counted,),
         short="The loss is averaged over padding.",
         measured=(
-            f"With a batch: targets of sequences end in runs of one value that occurs nowhere else, over {PADDING:g} "
-            "or more of all places, and the loss has a gradient there."
+            "With a batch: targets of sequences end in runs of one value that occurs nowhere else, and the loss has a "
+            f"gradient there. These are {PADDING:g} or more of all places."
         ),
         why="Padding is easy to predict: it lowers the loss, and takes a share of each step.",
         remedy="Leave padding out of the loss, with ignore_index or a mask.",
@@ -251,8 +251,8 @@ SETUP_FAULTS = (
         consequences=frozenset({"lr_too_high", "loss_spike"}),
         short="The first steps are too large for attention with normalisation after each block.",
         measured=(
-            "With a batch, in networks with attention: fifty steps learn the batch if the rate rises from zero to the "
-            "run's own, and do not otherwise; a lower rate learns no more."
+            "With a batch, in networks with attention: fifty steps learn the batch only if the rate rises from zero to "
+            "the run's own. A lower rate learns no more."
         ),
         why="Gradients near the output are large at the start, and steps of the full rate destroy the first layers.",
         remedy="Raise the rate linearly over the first steps, as with torch.optim.lr_scheduler.LinearLR.",

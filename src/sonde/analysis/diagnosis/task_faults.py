@@ -451,8 +451,8 @@ TASK_FAULTS = (
         short="Batches of one class each: samples are sorted.",
         measured=(
             "In 80 % of the watched steps all targets of a batch are equal, though they differ between steps, and the "
-            "run did not learn. Targets are seen where the loss is a module; otherwise all targets of the batch are "
-            "equal, and the loss falls below a tenth of the first and rises above it again."
+            "run did not learn. Targets are seen where the loss is a module. Otherwise all targets of the batch are "
+            "equal, and the loss falls below a tenth of the first loss and rises above the first again."
         ),
         why="Each step teaches the network to answer with the class of its batch, and to forget the others.",
         remedy="Shuffle the training set: DataLoader(…, shuffle=True).",

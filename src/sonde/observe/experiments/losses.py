@@ -100,7 +100,7 @@ def padding(loss: OutputLoss, output: Tensor, y: Any) -> dict[str, Any] | None:
     at_end = (y == value).flip(1).int().cumprod(1).flip(1).bool()
     lengths = at_end.sum(1)
     elsewhere = ((y == value) & ~at_end).double().mean()
-    if lengths.unique().numel() < 3 or float((lengths > 0).double().mean()) < 0.5 or elsewhere > 0.05:
+    if len({*lengths.tolist()}) < 3 or float((lengths > 0).double().mean()) < 0.5 or elsewhere > 0.05:
         return None
     z = output.detach().clone().requires_grad_()
     with torch.enable_grad():
