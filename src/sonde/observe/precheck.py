@@ -143,7 +143,7 @@ class Precheck:
 
     def _repr_html_(self) -> str:
         heading, *lines = self.shown()
-        columns = {name: "left" if place < 3 else "right" for place, name in enumerate(heading)}
+        columns = {f"{name}{' ' * place}": "left" if place < 3 else "right" for place, name in enumerate(heading)}
         buffer = io.BytesIO()
         self.figure().savefig(buffer, format="png", dpi=150)
         return (
