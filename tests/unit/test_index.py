@@ -18,6 +18,7 @@ from sonde.store.folder import commit, put_manifest, read_manifest, read_trained
 from sonde.store.listing import stamps
 from sonde.store.load import load_manifests
 from sonde.store.run import Runs
+from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, memory, write_run
 
@@ -226,3 +227,53 @@ def test_only_the_rows_asked_for_are_read(store: Place, monkeypatch: pytest.Monk
             break
     assert len(indexed(store)) == len(CONFIGS)
     assert_same(store, monkeypatch)
+
+
+def names_in_index(store: Place) -> set[str]:
+    return {file.name for file in (store / index.INDEX_FOLDER).iterdir()}
+
+
+def test_a_reader_that_is_overtaken_by_another_leaves_the_index_of_the_other(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, CONFIGS[:4])
+    ours = index._write_lines
+
+    def overtaken(*known: object) -> None:
+        monkeypatch.setattr(index, "_write_lines", ours)
+        fill(store, CONFIGS[4:6])  # so that the blocks of the other are other files
+        assert len(sonde.load(store)) == 6
+        ours(*known)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(index, "_write_lines", overtaken)
+    assert len(sonde.load(store)) == 4
+    assert verify(store).wrong == {}
+    assert indexed(store) == {config.id for config in CONFIGS[:6]}
+    assert_same(store, monkeypatch)
+
+
+def test_an_index_that_could_not_be_finished_leaves_no_rows_behind(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, CONFIGS[:4])
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            assert any(name.startswith("rows-") for name in names_in_index(store))
+            raise OSError("no space left on device")
+
+        patch.setattr(index, "_write_lines", full)
+        assert len(sonde.load(store)) == 4
+    assert not any(name.startswith("rows-") for name in names_in_index(store))
+    assert_same(store, monkeypatch)
+
+
+def test_an_index_of_another_version_is_named_as_such_and_written_anew(
+    store: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, CONFIGS[:4])
+    sonde.load(store)
+    files.write(store / index.INDEX_FOLDER / index.INDEX_NAME, files.seal({"format": 2, "blocks": [[]]}))
+    assert "another version" in verify(store).wrong[index.INDEX_FOLDER][0]
+    assert_same(store, monkeypatch)
+    assert verify(store).wrong == {}

@@ -109,7 +109,8 @@ class Index:
         by_block: dict[int, set[str]] = {}
         for run in runs:
             by_block.setdefault(self.places[run].block, set()).add(run)
-        allowance = Allowance(self.packed)
+        written = sum(piece.known.bytes for block in self.blocks for piece in block.pieces)
+        allowance = Allowance(max(self.packed, written))
         for block, members in sorted(by_block.items()):
             try:
                 frame = self._block(self.blocks[block], query)
@@ -212,8 +213,8 @@ def refuse_damaged_index(root: Place) -> None:
 
 def bytes_of_rows(stamp: str) -> int:
     """The size of `metrics.parquet`, as the stamp of a run has it."""
-    size = stamp.rpartition("|")[2].rpartition("-")[2]
-    return int(size) if size.isdecimal() else 0
+    _, dash, size = stamp.rpartition("|")[2].rpartition("-")
+    return int(size) if dash and size.isdecimal() else 0  # stamps of an object store have no size
 
 
 def _check_lines(
@@ -237,9 +238,10 @@ def _read_lines(root: Place) -> tuple[IndexContents, pl.DataFrame]:
     content = files.read(folder / INDEX_NAME, 4 * JSON_BYTES)
     if not is_sealed(content):
         raise SondeError("the index is not what was written")
-    known = validate_as(IndexContents, from_json(content), INDEX_FOLDER, _REBUILD)
-    if known.format != INDEX_FORMAT:
-        raise SondeError("an index of another version")
+    tree = from_json(content)
+    if not isinstance(tree, dict) or tree.get("format") != INDEX_FORMAT:
+        raise SondeError("it was written by another version of Sonde")
+    known = validate_as(IndexContents, tree, INDEX_FOLDER, _REBUILD)
     described = files.read(folder / known.lines.file)
     if checksum(described) != known.lines.known:
         raise SondeError("the lines of the index are not what was written")
@@ -298,6 +300,7 @@ def write_index(old: Index, present: Mapping[str, str], added: Iterable[tuple[Ru
 
     `present` has the stamp of every run.  The rows of a block are held in memory, and no others.
     """
+    written: list[Place] = []
     try:
         folder = files.inner_folder(old.root / INDEX_FOLDER)
         if isinstance(folder, Path):
@@ -316,11 +319,26 @@ def write_index(old: Index, present: Mapping[str, str], added: Iterable[tuple[Ru
                 texts.append((run.id, present[run.id], *map(json.dumps, known), len(blocks)))
             lines.append(pl.DataFrame(texts, LINES, orient="row"))
             blocks.append(_write_block(folder, pl.concat([rows for _, rows, _ in members], rechunk=True)))
+            written.append(folder / blocks[-1].file)
         new = replace(old, lines=pl.concat(lines).sort("id"), runs=runs, places=places, blocks=blocks)
         _write_lines(folder, new)
     except (SondeError, OSError):
+        with suppress(SondeError, OSError):
+            named = _files_of(old.root)
+            for file in written:
+                if file.name not in named:
+                    file.unlink(missing_ok=True)
         return old
     return new
+
+
+def _files_of(root: Place) -> set[str]:
+    """The files that index.json names; none where there is no usable index."""
+    try:
+        known, _ = _read_lines(root)
+    except _UNUSABLE:
+        return set()
+    return {known.lines.file, *(block.file for block in known.blocks)}
 
 
 _Member = tuple[Run, pl.DataFrame, HeavyFamilies]
@@ -357,9 +375,11 @@ def _write_lines(folder: Place, index: Index) -> None:
     content = _parquet(index.lines)
     lines = LinesOfIndex(file=f"runs-{checksum(content).sha256[:16]}.parquet", known=checksum(content))
     files.write(folder / lines.file, content)
+    named = {lines.file, *(block.file for block in index.blocks)}
+    if not named <= {file.name for file in folder.iterdir()}:
+        raise SondeError("another reader wrote the index meanwhile, and removed what its own does not name")
     known = {"format": INDEX_FORMAT, "lines": asdict(lines), "blocks": [asdict(block) for block in index.blocks]}
     files.write(folder / INDEX_NAME, seal(known | {"own": _own_code(known)}))
-    named = {lines.file, *(block.file for block in index.blocks)}
     for file in folder.iterdir():
         if file.name not in named and INDEX_FILES.fullmatch(file.name):
             file.unlink(missing_ok=True)

@@ -44,7 +44,7 @@ def verify(root: str | Place) -> Verified:
     present = stamps_of(root)
     found, known = Verified(), read_index(root, present)
     rows_of = _Indexed(known)
-    for id in present:
+    for id in sorted(present, key=lambda id: known.places[id].block if id in known.places else -1):
         found.runs += 1
         try:
             _verify_run(root / id, found, rows_of)

@@ -190,9 +190,9 @@ def _parsed(tree: Any) -> Claim:
     claim = Claim(**tree)
     if base_of(claim.metric) not in TRAINED:
         raise SondeError(f"unknown metric {claim.metric!r}: {nearest(claim.metric, TRAINED)}")
-    if (not claim.study) == (not claim.missing):
+    if (claim.study is None) == (claim.missing is None):
         raise SondeError("give either a study or, as `missing`, why there is none")
-    if claim.study and claim.study not in STUDIES:
+    if claim.study is not None and claim.study not in STUDIES:
         raise SondeError(f"unknown study {claim.study!r}: {nearest(claim.study, STUDIES)}")
     _check_value(claim)
     return claim
@@ -206,7 +206,9 @@ def _check_value(claim: Claim) -> None:
         raise SondeError(f"value = {claim.value:g}: {claim.metric} lies between {low:g} and {high:g}{hint}")
     if claim.is_log and not claim.value > 0:
         raise SondeError(f"{claim.metric} is compared by a factor, so its value must be above 0")
-    if claim.std is not None and (claim.n < 2 or not math.isfinite(claim.std)):
+    if claim.std is not None and not math.isfinite(claim.std):
+        raise SondeError(f"std = {claim.std:g} is not a finite number")
+    if claim.std is not None and claim.n < 2:
         raise SondeError(f"std = {claim.std:g} with n = {claim.n}: a standard deviation over seeds needs two or more")
 
 

@@ -210,9 +210,8 @@ def _undecided(rules: list[StudyFinding]) -> str:
     """The rules whose interval includes the limit."""
     open_ = [f.numbers["rule_label"] for f in rules if f.numbers["undecided"]]
     limit = percent_of(ENOUGH_OF_MARGIN)
-    return (
-        f" The 95 % interval of the share includes {limit} for {listed(open_)}, so seeds may decide." if open_ else ""
-    )
+    said = f" The 95 % interval of the share includes {limit} for {listed(open_)}, so more seeds may decide."
+    return said if open_ else ""
 
 
 def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
