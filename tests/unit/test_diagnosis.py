@@ -20,6 +20,7 @@ from sonde.plugins import BUILT_IN
 
 OF_TRAINED = {"not_learning", "state_explosion", "gradient_collapse", "credit_at_chance", "blocks_hurt"}
 NOTES = {"rank_collapse", "gradient_noise"}
+ON_PURPOSE = {"class_missing", "decayed_gains", "stale_copy"}  # notes: they may be meant, or do no harm
 
 
 def made(program: str) -> Program:
@@ -34,7 +35,7 @@ def loud(found: Findings) -> list[str]:
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_fault_of_a_program_is_found(name: str) -> None:
     found = made(name).diagnosed()
-    assert name in loud(found), str(found)
+    assert name in ({one.name for one in found} if name in ON_PURPOSE else loud(found)), str(found)
     finding = next(one for one in found if one.name == name)
     assert finding.evidence
     assert finding.level in LEVELS

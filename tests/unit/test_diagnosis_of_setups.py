@@ -1,5 +1,6 @@
 """Faults of how a run is set up, beside the same programs without them; what rows show of targets and inputs."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import sonde
 from faulty_programs import FAULTY, Program, layers, of_numbers, plain
 from sonde.analysis.diagnosis.finding import Findings
 
@@ -74,12 +76,119 @@ def large_head() -> Program:
     return program
 
 
+def one_rare_class() -> Program:
+    program = plain()
+    y = torch.multinomial(torch.tensor([0.3, 0.3, 0.2, 0.195, 0.005]), 4000, replacement=True)
+    centres = 6 * torch.randn(5, 10)
+    program.x, program.y, program.batch = centres[y] + torch.randn(4000, 10), y, 128
+    return program
+
+
+def ordinal_targets() -> Program:
+    """Of a class, as many ones as its rank, then zeros: no padding."""
+    x = torch.randn(800, 2)
+    rank = (1.5 * x[:, :1] + 3).round().clamp(0, 6)
+    y = (torch.arange(6) < rank).float()
+    model = layers(2, 32, 6)
+    loss = functional.binary_cross_entropy_with_logits
+    return Program(model, loss, torch.optim.Adam(model.parameters(), 1e-2), x, y)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with two low-rank adapters, of which one is in use."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down = nn.ModuleList(nn.Linear(inputs, 4, bias=False) for _ in range(2))
+        self.up = nn.ModuleList(nn.Linear(4, outputs, bias=False) for _ in range(2))
+        for up in self.up:
+            nn.init.zeros_(up.weight)
+        self.down[1].requires_grad_(False)
+        self.up[1].requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base(x) + self.up[0](self.down[0](x))
+        return out
+
+
+def adapters() -> Program:
+    program = plain()
+    program.model = nn.Sequential(Adapted(10, 32), nn.ReLU(), Adapted(32, 5))
+    learning = [p for p in program.model.parameters() if p.requires_grad]
+    program.optimiser = torch.optim.Adam(learning, 1e-2)
+    return program
+
+
+class Answers(nn.Module):
+    """Logits in train mode; in eval mode probabilities, or the answers alone."""
+
+    def __init__(self, *, names: bool) -> None:
+        super().__init__()
+        self.net, self.names = layers(10, 32, 32, 5), names
+
+    def forward(self, x: torch.Tensor) -> object:
+        z = self.net(x)
+        if self.training:
+            return z
+        return {"label": z.argmax(-1)} if self.names else z.softmax(-1)
+
+
+def answering(*, names: bool) -> Program:
+    program = plain()
+    program.model = Answers(names=names)
+    program.optimiser = torch.optim.Adam(program.model.parameters(), 1e-2)
+    return program
+
+
 @pytest.mark.parametrize(
-    "make", [padding_left_out, tied, averaged, two_groups, gains_without_decay, usual_statistics, large_head]
+    "make",
+    [
+        *(padding_left_out, tied, averaged, two_groups, gains_without_decay, usual_statistics, large_head),
+        *(one_rare_class, ordinal_targets, adapters, FAULTY["stale_copy"]),
+        functools.partial(answering, names=False),
+        functools.partial(answering, names=True),
+    ],
 )
 def test_without_the_fault_of_its_setup_a_program_has_no_finding(make: Callable[[], Program]) -> None:
     found = make().diagnosed()
     assert loud(found) == [], str(found)
+
+
+@pytest.mark.filterwarnings("error")
+def test_experiments_are_made_where_eval_mode_returns_something_else() -> None:
+    program = answering(names=True)
+    watch = program.watched()
+    watch.diagnose(batch=program.batches()[0])
+    assert watch.facts["experiments"]["loss_now"] < 0.5, "the other experiments were made"
+
+
+def test_a_mask_of_minus_infinity_is_no_broken_input() -> None:
+    """The loss breaks in its own logarithm; inputs are named only if they are broken."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = layers(10, 32, 5)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.net(x + torch.where(mask[:1, :10].isinf(), 0.0, 0.1))
+            return out
+
+    model = Masked()
+    mask = torch.full((32, 32), -torch.inf).triu(1)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    watch = sonde.watch(model, optimiser, runs=None)
+    for x, _ in plain().batches()[:20]:
+        optimiser.zero_grad()
+        loss = model(x, mask).log().mean()
+        watch.log(loss)
+        loss.backward()
+        optimiser.step()
+    found = watch.diagnose()
+    watch.close()
+    assert loud(found)[0] == "nan_origin"
+    assert not any("inputs are NaN" in said for one in found for said in one.evidence), str(found)
 
 
 def test_a_remedy_that_is_mechanical_is_code() -> None:

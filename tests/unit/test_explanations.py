@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sonde.analysis.diagnosis import flow_symptoms, network_faults, pace_faults, scale_faults, spikes, task_faults
+from sonde.analysis.diagnosis.run_evidence import FIT_STEPS
 from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented, explanations
 from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
-from sonde.observe.experiments.copies import FIT_STEPS
 from sonde.plugins import BUILT_IN
 from sonde.rules import RULES
 from sonde.store.load import load

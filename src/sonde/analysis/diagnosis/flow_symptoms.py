@@ -31,12 +31,10 @@ def _broken_inputs(s: RunEvidence) -> Finding | None:
     """Inputs that hold values that are not finite, in a run that breaks in its first step."""
     if s.broke != 0 or not s.has_broken_inputs:
         return None
-    known = s.trial("inputs") or s.facts.get("inputs") or []
-    share = max(one.get("not_finite_share") or 0.0 for one in known)
     advice = (
         "Look at what computes the inputs: fill in missing values, and keep arguments of log and division positive."
     )
-    return found("certain", f"{number(100 * share)} % of the inputs are NaN or infinite.", advice=advice)
+    return found("certain", f"{number(100 * s.broken_share)} % of the inputs are NaN or infinite.", advice=advice)
 
 
 def _first_nonfinite(s: RunEvidence) -> Finding | None:

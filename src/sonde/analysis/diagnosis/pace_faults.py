@@ -185,7 +185,8 @@ def _batch_goes_further(s: RunEvidence) -> Finding | None:
     if own is None or s.score is None or (s.fell or 0.0) < 0 or own - s.score < (FURTHER if s.failed else 0.5):
         return None
     said = (
-        f"After {s.steps} steps the run is {number(s.score)} of the way; fifty steps on one batch come {number(own)}."
+        f"After {s.steps} steps the run is {number(s.score)} of the way; {s.fit_steps()} steps on one "
+        f"batch come {number(own)}."
     )
     return found("likely", said)
 
@@ -266,7 +267,7 @@ def _much_dropout(s: RunEvidence) -> Finding | None:
     if s.learned or not dropped:
         return None
     said = f"Dropout leaves {number(100 * (1 - max(m['drops'] for m in dropped)))} % of what enters it."
-    return found("likely", said, modules=[m["name"] for m in dropped])
+    return found("likely" if s.failed else "note", said, modules=[m["name"] for m in dropped])
 
 
 def _nothing_bends(s: RunEvidence) -> Finding | None:

@@ -34,6 +34,7 @@ CLEARLY = 0.02  # share of a constant answer's loss by which another is better
 DONE = 0.9  # score from which on no more is asked of a run
 HELPED = 0.3  # score that a copy must reach with it
 HELPS = 0.2  # score that a change must add in fifty steps on a copy
+FIT_STEPS = 50  # on one batch, in the experiments; a large model gets fewer
 _END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
 _MEASURES = CLASS_LOSSES | BINARY_LOSSES | DISTANCE_LOSSES
 _POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
@@ -153,7 +154,12 @@ class RunEvidence(RunRecord):
         """How far one batch is learned with a change and without it, as a sentence."""
         with_it, without = self.fit(name), self.fit("1")
         reached = "diverge" if without == -math.inf else f"come {number(without or 0.0)} of the way"
-        return f"Fifty steps on one batch {reached} with the run's settings, and {number(with_it or 0.0)} {words}."
+        steps = max(self.fit_steps(), self.fit_steps(name))
+        return f"{steps} steps on one batch {reached} with the run's settings, and {number(with_it or 0.0)} {words}."
+
+    def fit_steps(self, name: str = "1") -> int:
+        """How many steps one of the fits took."""
+        return self.trial("fits", name, "steps") or FIT_STEPS
 
     # Does it learn?
 

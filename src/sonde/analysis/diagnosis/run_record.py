@@ -146,8 +146,13 @@ class RunRecord:
     @property
     def has_broken_inputs(self) -> bool:
         """Whether inputs hold values that are not finite."""
+        return self.broken_share > 0
+
+    @property
+    def broken_share(self) -> float:
+        """The largest share of an input that is not finite; a mask of zeros and −∞ does not count."""
         known = self.trial("inputs") or self.facts.get("inputs") or []
-        return any(one.get("not_finite_share") for one in known)
+        return max((one.get("not_finite_share") or 0.0 for one in known if one.get("max") != 0), default=0.0)
 
     @property
     def targets(self) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ def _default_weights_help(own: float | None, fresh: float | None) -> list[str]:
     """A sentence, if default weights learn one batch further than these."""
     if fresh is None or own is None or not (fresh - max(own, -0.05) >= 0.1 or own < _FAR_OFF < fresh - 9):
         return []
-    return [f"Fifty steps on one batch come {number(fresh)} of the way from default weights, {number(own)} from these."]
+    return [f"On one batch, a copy comes {number(fresh)} of the way from default weights, {number(own)} from these."]
 
 
 class _Scale:

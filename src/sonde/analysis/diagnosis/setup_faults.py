@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, LEARNED, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, FIT_STEPS, LEARNED, RunEvidence
 from sonde.core.formatting import listed, number
 
 FEWEST_SAMPLES = 16  # of a batch in which equal inputs are a fault
@@ -22,7 +22,8 @@ def _inputs_alike(s: RunEvidence) -> Finding | None:
     """Every sample of a batch has the same input."""
     known = s.trial("inputs") or s.facts.get("inputs") or []
     samples = next((one["shape"][0] for one in known if one.get("shape")), 0)
-    if samples < FEWEST_SAMPLES or not known or not all(map(_is_constant, known)):
+    only_first = s.model_calls > 1 and s.trials is None  # facts are of the first of several calls
+    if samples < FEWEST_SAMPLES or not known or only_first or not all(map(_is_constant, known)):
         return None
     said = f"All {samples} inputs of a batch are equal."
     return found("certain" if not s.learned else "likely", said)
@@ -37,15 +38,14 @@ def _is_constant(one: dict[str, Any]) -> bool:
 
 
 def _never_answered(s: RunEvidence) -> Finding | None:
-    """Classes without a sample in a batch that is large enough to have some of each."""
+    """Classes without a sample in a batch that is large enough to have some of each, unless they are rare."""
     known = s.trial("classes") or {}
     many, samples, missing = known.get("outputs", 0), known.get("samples", 0), known.get("missing") or []
     if not missing or samples < SAMPLES_PER_CLASS * many or len(missing) == many - 1:
         return None
-    spare = len(missing) > many / 2  # a head that is larger than the task
     names = listed(missing, _MOST_MISSING, last=", ")
     said = f"None of {samples} targets is of class {names}, and the output has {many} classes."
-    return found("note" if spare else "likely", said)
+    return found("note", said)
 
 
 def _padding_counted(s: RunEvidence) -> Finding | None:
@@ -61,7 +61,7 @@ def _padding_counted(s: RunEvidence) -> Finding | None:
 def _untied(s: RunEvidence) -> Finding | None:
     """An output layer that begins as a copy of an embedding, and then changes by itself."""
     kinds, norms = s.kinds, s.series("weight_norm")
-    weights = [p for p in s.parameters if len(p["shape"] or []) == 2 and p["requires_grad"]]
+    weights = [p for p in _drawn_matrices(s) if len(p["shape"]) == 2 and p["requires_grad"]]
     tables = {s.look(p): p["name"] for p in weights if kinds.get(s.owner(p["name"])) == "embedding"}
     for p in weights:
         table = tables.get(s.look(p))
@@ -73,17 +73,21 @@ def _untied(s: RunEvidence) -> Finding | None:
     return None
 
 
+def _drawn_matrices(s: RunEvidence) -> list[dict[str, Any]]:
+    """Weights whose first values are known and differ from each other, so that equal ones are copies."""
+    return [p for p in s.parameters if len(p["shape"] or []) > 1 and (p.get("start") or {}).get("std")]
+
+
 def _never_updated(s: RunEvidence) -> Finding | None:
     """Copies of layers that learn which stay as they began."""
-    matrices = [p for p in s.parameters if len(p["shape"] or []) > 1]
-    still = [p for p in matrices if p["name"] in s.copies and not s.moves(p["name"])]
+    still = [p for p in _drawn_matrices(s) if p["name"] in s.copies and not s.moves(p["name"])]
     if not still or not s.moved or s.steps < FEWEST_STEPS:
         return None
     said = (
         f"{len(still)} weight matrices begin as copies of others that learn, and are the same after {s.steps} steps: "
-        "a moving average or target network that is never updated."
+        "a reference that is fixed on purpose, or a moving average or target network that was not updated."
     )
-    return found("likely", said, modules=[s.owner(p["name"]) for p in still])
+    return found("note", said, modules=[s.owner(p["name"]) for p in still])
 
 
 def _stepped_twice(s: RunEvidence) -> Finding | None:
@@ -110,9 +114,9 @@ def _gains_decay(s: RunEvidence) -> Finding | None:
         return None
     said = (
         f"The gains of {len(shrunk)} normalisation layers shrink to {number(min(shrunk.values()))} of their initial "
-        f"norm; weight decay is {number(decay)}."
+        f"norm; the largest weight decay of a parameter group is {number(decay)}."
     )
-    return found("likely", said, modules=map(s.owner, shrunk))
+    return found("note" if s.learned else "likely", said, modules=map(s.owner, shrunk))
 
 
 def _ends(s: RunEvidence, names: set[str]) -> dict[str, float]:
@@ -135,11 +139,14 @@ def _lost_in_evaluation(s: RunEvidence) -> Finding | None:
     trained, evaluated = s.score_of(s.trial("loss_now")), s.score_of(s.trial("loss_eval"))
     if trained is None or evaluated is None or not s.learned or trained < LEARNED or evaluated >= FAILED:
         return None
+    norms = [name for name, kind in s.types.items() if "BatchNorm" in kind]
+    if not norms:
+        return None
     said = (
         f"On one batch the model is {number(trained)} of the way from a constant answer to the lowest loss in train "
         f"mode, and {number(evaluated)} in eval mode."
     )
-    return found("certain", said, modules=[name for name, kind in s.kinds.items() if kind == "norm"])
+    return found("likely", said, modules=norms)
 
 
 def _warm_up_learns(s: RunEvidence) -> Finding | None:
@@ -148,7 +155,9 @@ def _warm_up_learns(s: RunEvidence) -> Finding | None:
         s.fit("warm-up"),
         max((known for name in ("0.1", "0.01") if (known := s.fit(name)) is not None), default=-math.inf),
     )
-    if s.helps("warm-up") is None or warm is None or warm < low - 0.1 or s.learned:
+    if s.helps("warm-up") is None or warm is None or warm < low or s.learned:
+        return None
+    if s.fit_steps("warm-up") <= FIT_STEPS / 2:  # the rate did not rise to the run's own
         return None
     return found("likely", s.compared("warm-up", "if the rate rises from zero to the run's own"))
 
@@ -167,12 +176,12 @@ SETUP_FAULTS = (
     Diagnosis(
         name="class_missing",
         signs=(_never_answered,),
-        short="The output has classes that no target names.",
+        short="The output has classes that no target of a batch names.",
         measured=(
-            f"With a batch of {SAMPLES_PER_CLASS} samples or more per class: a class has no sample. It is a note if "
-            "more than half of the classes are missing, as with a head that is larger than the task."
+            f"With a batch of {SAMPLES_PER_CLASS} samples or more per class: a class has no sample. It is a note, as "
+            "the class may be rare, or the output larger than the task."
         ),
-        why="The network learns never to answer with these classes.",
+        why="If the data have no sample of a class, the network learns never to answer with it.",
         remedy="Check the mapping from names to class numbers, and that the split of the data kept every class.",
         reference="Buda, Maki & Mazurowski (2018), Class imbalance problem in CNNs, arXiv:1710.05381",
     ),
@@ -200,13 +209,16 @@ SETUP_FAULTS = (
     Diagnosis(
         name="stale_copy",
         signs=(_never_updated,),
-        short="A copy of layers, such as a moving average or a target network, is never updated.",
+        short="A copy of layers that learn keeps its first values.",
         measured=(
             f"Parameters that ask for no gradient begin with the values of others that learn, and have not changed "
             f"after {FEWEST_STEPS} steps or more."
         ),
-        why="What is compared with the copy, or evaluated with it, uses the untrained network.",
-        remedy="Update the copy after each step: copy.lerp_(parameter, 1 - decay) under torch.no_grad().",
+        why="A moving average or target network that is not updated is the untrained network.",
+        remedy=(
+            "If the copy is not meant to stay, update it after each step: copy.lerp_(parameter, 1 - decay) under "
+            "torch.no_grad()."
+        ),
         reference="He et al. (2020), Momentum contrast for unsupervised representation learning, arXiv:1911.05722",
     ),
     Diagnosis(
@@ -225,7 +237,8 @@ SETUP_FAULTS = (
         signs=(_gains_decay,),
         short="Weight decay shrinks the gains of normalisation layers.",
         measured=(
-            f"With weight decay, most gains that begin at 1 end below {GAINS_SHRUNK:.2g} of it; weight matrices do not."
+            f"With weight decay, most gains that begin at 1 end below {GAINS_SHRUNK:.2g} of it; weight matrices do "
+            "not. It is a note if the run learned."
         ),
         why="What a normalisation layer passes on shrinks towards zero, whatever the data are.",
         remedy="Put gains and biases (p.ndim == 1) into a parameter group with weight_decay=0.",
@@ -249,7 +262,7 @@ SETUP_FAULTS = (
         fits=("warm-up",),
         role="pace",
         consequences=frozenset({"lr_too_high", "loss_spike"}),
-        short="The first steps are too large for attention with normalisation after each block.",
+        short="The first steps are too large for a network with attention.",
         measured=(
             "With a batch, in networks with attention: fifty steps learn the batch only if the rate rises from zero to "
             "the run's own. A lower rate learns no more."

@@ -332,7 +332,9 @@ def _rank(x: _Spike) -> Finding | None:
 
 def _batch(x: _Spike) -> Finding | None:
     """The loss of a batch is high on weights that had moved as usual.  Batches differ: a little higher is no spike."""
-    if x.returns and x.height < max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0)):
+    is_last = x.step == max(x.s.losses, default=0)  # whether the loss returns is not known
+    least = max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0))
+    if (x.returns or is_last) and x.height < least:
         return None
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
@@ -422,7 +424,7 @@ SPIKES = (
             f"A loss more than {LEAVES:g} times the median of the steps before it. It also exceeds the median by 6 "
             f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
             "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
-            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once is at "
+            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is the last one, is at "
             f"least {OF_BATCH:g} times the median, and exceeds it by {OF_FIRST:g} of the first loss. If only losses "
             f"are known, it is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
         ),

@@ -259,7 +259,7 @@ def _unrelated_classes(s: RunEvidence) -> Finding | None:
     if max(near["agree"], near.get("line", 0.0)) >= near["by_chance"] + noise:
         return None
     said = (
-        f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run "
+        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run "
         f"is at {number(s.score or 0.0)}; nearest inputs share a label in {number(100 * near['agree'])} "
         f"% of cases, any two in {number(100 * near['by_chance'])} %."
     )
@@ -274,7 +274,7 @@ def _unrelated_numbers(s: RunEvidence) -> Finding | None:
     if max(near["nearest"], near["line"]) >= 2 / near["n"] ** 0.5:
         return None
     said = (
-        f"One batch is memorised in fifty steps (to {number(alone)} of the way), the run is at "
+        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run is at "
         f"{number(s.score or 0.0)}; targets of nearest inputs correlate by {number(near['nearest'])}, and a line "
         f"through the others predicts a target with a correlation of {number(near['line'])} (n = {near['n']})."
     )
@@ -287,8 +287,8 @@ def _memorised_alone(s: RunEvidence) -> Finding | None:
     if alone is None or "n" in (s.trial("neighbours") or s.trial("relation") or {}) or s.targets.get("kind") == "none":
         return None
     said = (
-        f"One batch is memorised in fifty steps (to {number(alone)} of the way), and all {s.steps} steps come "
-        f"{number(s.score or 0.0)} of it: what is learned from one batch does not help with the next."
+        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), and all {s.steps} steps "
+        f"come {number(s.score or 0.0)} of it: what is learned from one batch does not help with the next."
     )
     return found("likely", said, is_rest=True)
 

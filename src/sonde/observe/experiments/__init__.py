@@ -167,14 +167,14 @@ class _Experiments:
     def all(self, without_gradient: Sequence[str]) -> dict[str, Any]:
         """Everything, the quick questions first; what there is no time for is left out, and what fails says why."""
         found: dict[str, Any] = {"samples": self.samples, "start_kept": self.start is not None}
-        found["inputs"] = self.of_inputs()
+        found["inputs"] = _answer(self.of_inputs) or []
         now, begin = self.twin(begin=False), self.twin()
         with torch.enable_grad():
             returned = run_model(begin, self.x)
         found |= self.of_output(returned)
         kind = found["targets"]["kind"]
         found["loss_now"], found["loss_start"] = self.value(now), self.value(begin)
-        found["loss_eval"] = self.value(self.twin(begin=False).eval())
+        found["loss_eval"] = _answer(lambda: self.value(self.twin(begin=False).eval()))
         questions: dict[str, Callable[[], Any]] = {
             "traced_start": lambda: traced(begin, lambda: self.value(begin)),
             "traced_now": lambda: traced(now, lambda: self.value(now)),

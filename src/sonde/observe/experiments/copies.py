@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sonde.analysis.diagnosis.run_evidence import FIT_STEPS
 from sonde.core.errors import SondeError
 from sonde.core.generators import preserve_rng
 from sonde.metrics.reductions import root_mean_square
@@ -22,7 +23,6 @@ OutputLoss = Callable[[Any, Any], Tensor]
 OptimiserRecipes = Sequence[tuple[type[torch.optim.Optimizer], list[dict[str, Any]]]]
 """Classes and parameter groups; in a group, `params` are names of parameters."""
 
-FIT_STEPS = 50
 _FEWEST_STEPS = 10
 
 
