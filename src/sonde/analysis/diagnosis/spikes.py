@@ -424,9 +424,10 @@ SPIKES = (
             f"A loss more than {LEAVES:g} times the median of the steps before it. It also exceeds the median by 6 "
             f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
             "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
-            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is the last one, is at "
-            f"least {OF_BATCH:g} times the median, and exceeds it by {OF_FIRST:g} of the first loss. If only losses "
-            f"are known, it is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
+            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is "
+            f"the last one, is at least {OF_BATCH:g} times the median, and exceeds it by {OF_FIRST:g} of the first "
+            f"loss. If only losses are known, it is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before "
+            "it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",
