@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sonde.cli.names import data_app as data
+from sonde.cli import data_app as data
 from sonde.core.errors import SondeError
 from sonde.store import datasets
 from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_cifar10

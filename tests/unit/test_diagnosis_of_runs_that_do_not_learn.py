@@ -138,7 +138,10 @@ def test_published_runs_that_learned_nothing_are_told_from_those_that_did() -> N
     fixed = {id for id in findings if "-linear_quadratic-" in id}  # the network's weights do not change
     assert fixed
     assert not any("not_learning" in {one.name for one in findings[id]} for id in fixed)
-    healthy_ids = [id for id in findings if any(part in id for part in learned) and id not in of_input | fixed]
+    random = {run.id for run in runs if run.config["task"].get("random_labels")}
+    assert all("not_learning" in {one.name for one in findings[id]} for id in random if "-bp-" in id)
+    others = of_input | fixed | random
+    healthy_ids = [id for id in findings if any(part in id for part in learned) and id not in others]
     assert len(healthy_ids) > 6
     assert all(findings[id] == [] for id in healthy_ids)
     bridges = {

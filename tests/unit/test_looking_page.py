@@ -20,6 +20,6 @@ def test_the_page_says_the_stored_shares_and_the_settings_that_they_are_of() -> 
     }
     for words, share in parts.items():
         assert f"{100 * share:.1f} % {words}" in text
-    assert f"({100 * shares['all of it']:.1f} %, of each part the least of five rounds)" in text
+    assert f"{100 * shares['all of it']:.1f} % (for each part, the least of five rounds)" in text
     assert " ".join(f"--set {word}" for word in seldom["set"]) in text
     assert seldom["shares"]["all of it"] < 0.06

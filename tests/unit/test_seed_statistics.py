@@ -31,12 +31,14 @@ SPREADS = {
     "std", "var", "stdev", "pstdev", "variance", "pvariance", "nanstd", "nanvar", "std_mean", "var_mean", "sem",
 }  # fmt: skip
 MEASUREMENTS = {
+    "analysis/diagnosis/constant_answer.py",  # the variance of targets, which is what one constant answer leaves
     "metrics/probes/signal.py",  # the spread of a layer's units, which is what is measured
     "tasks/arrays.py",  # standardises inputs
     "tasks/images.py",  # standardises pixels
     "observe/experiments/__init__.py",  # standardises targets
     "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets
     "observe/facts.py",  # the spread of an input's numbers, which is what is noted
+    "observe/predict/contractions.py",  # how unequal the rows or columns of a matrix are
     "observe/predict/operations.py",  # imports what `torch.var` within a network does to a predicted signal
 }
 

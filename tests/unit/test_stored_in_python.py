@@ -63,7 +63,7 @@ def test_the_frame_has_the_keys_in_which_runs_differ_and_no_others() -> None:
     assert frame["model.d"].dtype == pl.Int64
     assert frame["optimiser.lr"].to_list() == [1.0, 0.5]
     assert frame["model.out_ln"].to_list() == [True, False]
-    assert frame["rule.credit_scale"].to_list() == ["rms", None]
+    assert frame["rule.credit_scale"].to_list() == ["none", None]
     assert not {"batch_size", "epochs", "model.L"} & set(frame.columns)
 
 

@@ -413,8 +413,8 @@ TASK_FAULTS = (
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
             "The loss function alone, on free outputs: raising the score of a class for all samples does not change "
-            "it (softmax over the batch); its gradient leads away from the targets; for targets of which three in "
-            "ten are 1, the best answer is not 0.3; it is a squared or absolute error on classes and the run "
+            "it (softmax over the batch); its gradient leads away from the targets; where three in ten targets "
+            "are 1, the best answer is not 0.3; it is a squared or absolute error on classes and the run "
             f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}."
         ),
         why="The network learns other answers than those that are scored.",

@@ -55,7 +55,7 @@ def is_centred(weight: Tensor) -> bool:
     if weight.dim() < 2 or weight[0].numel() < 2:
         return False
     rows = weight.detach().double().flatten(1)
-    return bool(rows.any()) and bool(rows.mean(1).abs().max() < _ROUNDING * rows.std())
+    return bool(rows.any()) and bool(rows.mean(1).abs().max() < _ROUNDING * rows.square().mean().sqrt())
 
 
 def mean_and_std(weight: Tensor, fan: int | None = None) -> tuple[float, float]:
