@@ -90,19 +90,12 @@ def _scale(output: Tensor, y: Any) -> float:
 
 
 def padding(loss: OutputLoss, output: Tensor, y: Any) -> dict[str, Any] | None:
-    """Targets that fill up sequences of different lengths: their share and value, and whether the loss counts them.
-
-    These are runs of one value at the ends of most sequences, which occurs nowhere else.
-    """
+    """Targets that fill up sequences of different lengths: their share and value, and whether the loss counts them."""
     if not isinstance(y, Tensor) or y.is_floating_point() or y.dim() != 2 or y.shape[1] < 3:
-        return None
-    if len({*y.flatten().tolist()}) < 3:  # 0…01…1 marks a place, such as the end
         return None
     value = y[:, -1].mode().values
     at_end = (y == value).flip(1).int().cumprod(1).flip(1).bool()
-    lengths = at_end.sum(1)
-    elsewhere = ((y == value) & ~at_end).double().mean()
-    if len({*lengths.tolist()}) < 3 or float((lengths > 0).double().mean()) < 0.5 or elsewhere > 0.05:
+    if not _pads(y, value, at_end):
         return None
     z = output.detach().clone().requires_grad_()
     with torch.enable_grad():
@@ -117,6 +110,17 @@ def padding(loss: OutputLoss, output: Tensor, y: Any) -> dict[str, Any] | None:
         "value": float(value),
         "counted": bool((places[at_end] > 0).double().mean() > 0.5),
     }
+
+
+def _pads(y: Tensor, value: Tensor, at_end: Tensor) -> bool:
+    """Whether runs of the value end most sequences, in several lengths, and it occurs hardly anywhere else.
+
+    Targets of two values mark a place, such as the end: 0…01…1.
+    """
+    lengths = at_end.sum(1)
+    elsewhere = ((y == value) & ~at_end).double().mean()
+    is_usual = float((lengths > 0).double().mean()) >= 0.5 and float(elsewhere) <= 0.05
+    return is_usual and len({*lengths.tolist()}) >= 3 and len({*y.flatten().tolist()}) >= 3
 
 
 class _Questions:
