@@ -508,3 +508,5 @@ FAULTY = {
     )
 }
 """By the name of the diagnosis."""
+
+ON_PURPOSE = {"class_missing", "decayed_gains", "stale_copy"}  # notes: they may be meant, or do no harm

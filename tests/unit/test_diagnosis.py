@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import Sonde
-from faulty_programs import FAULTY, HEALTHY, Program, lr_too_low, plain, wrong_output_activation
+from faulty_programs import FAULTY, HEALTHY, ON_PURPOSE, Program, lr_too_low, plain, wrong_output_activation
 from sonde.analysis.diagnosis import DIAGNOSES, diagnose
 from sonde.analysis.diagnosis.constant_answer import loss_score
 from sonde.analysis.diagnosis.finding import LEVELS, Findings, sarif
@@ -20,7 +20,6 @@ from sonde.plugins import BUILT_IN
 
 OF_TRAINED = {"not_learning", "state_explosion", "gradient_collapse", "credit_at_chance", "blocks_hurt"}
 NOTES = {"rank_collapse", "gradient_noise"}
-ON_PURPOSE = {"class_missing", "decayed_gains", "stale_copy"}  # notes: they may be meant, or do no harm
 
 
 def made(program: str) -> Program:
