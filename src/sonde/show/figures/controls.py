@@ -120,8 +120,8 @@ def _settings(evidence: Evidence) -> Lines:
 
 
 def _networks(runs: pl.DataFrame) -> str:
-    depths = ", ".join(map(str, sorted(runs["depth"].unique())))
-    return f"{min(runs['label'].unique(), key=len)} L = {depths} d = {runs['width'][0]}, {runs['task_label'][0]}"
+    depths = listed(map(str, sorted(runs["depth"].unique())))
+    return f"{min(runs['label'].unique(), key=len)}, L = {depths}, d = {runs['width'][0]}, {runs['task_label'][0]}"
 
 
 def _recipe(runs: pl.DataFrame) -> str:
@@ -180,11 +180,14 @@ def _draw(ax: Axes, panel: _Panel, found: Mapping[str, _Point], rules: Mapping[s
             va="center",
             fontsize=6.5,
         )
-    if panel.log:
-        ax.set_xscale("log")
-    if panel.metric == "test_acc":
+    shown = np.array([value for one in found.values() for value in one.seeds])
+    ax.margins(x=0.35)  # room for the numbers
+    if panel.log and shown.size:
+        low, high = log_limits(shown)
+        log_axis(ax, (low, high * (high / low) ** 0.35), which="x")
+    elif panel.metric == "test_acc":
+        ax.set_xlim(0, 1.35 * np.max(shown, initial=0.1))
         ax.xaxis.set_major_formatter(PERCENT)
-    ax.margins(x=0.35)
     ax.set_xlabel(panel.title)
     ax.grid(False)
     ax.grid(True, axis="x")

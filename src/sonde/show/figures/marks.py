@@ -5,7 +5,7 @@ Axes are chosen from the data, so that they contain all of it and one network do
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -49,18 +49,18 @@ def _finite(*values: Floats) -> Floats:
     return every[np.isfinite(every)]
 
 
-def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False) -> None:
-    """Make the y axis logarithmic, with few labels: whole decades, or round numbers if it spans less than three.
+def log_axis(ax: Axes, limits: tuple[float, float], *, mathtext: bool = False, which: Literal["x", "y"] = "y") -> None:
+    """Make an axis logarithmic, with few labels: whole decades, or round numbers if it spans less than three.
 
     With `mathtext` powers are set as mathematics, for fonts that lack superscript characters.  That is slower.
     """
-    ax.set_yscale("log")
-    ax.set_ylim(*limits)
+    ax.set(**{f"{which}scale": "log", f"{which}lim": limits})
+    axis = ax.xaxis if which == "x" else ax.yaxis
     decades = len(_powers(limits)) >= 3
-    ax.yaxis.set_major_locator(FixedLocator(log_ticks(limits)))
-    ax.yaxis.set_minor_locator(NullLocator())
+    axis.set_major_locator(FixedLocator(log_ticks(limits)))
+    axis.set_minor_locator(NullLocator())
     power = _power_as_math if mathtext else _power_of_ten
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if decades else number(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if decades else number(value)))
 
 
 def log_ticks(limits: tuple[float, float]) -> list[float]:
