@@ -220,9 +220,8 @@ def distinct_names(named: Iterable[tuple[str, Flat]]) -> list[str]:
     ]
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+def differences(left: Flat, right: Flat) -> list[str]:
     """The keys besides the seed in which two configurations differ, with both values, as text."""
-    left, right = flatten(a), flatten(b)
     return [
         f"{key} = {left.get(key)!r} instead of {right.get(key)!r}"
         for key in sorted(left.keys() | right.keys())

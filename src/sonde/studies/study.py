@@ -17,7 +17,7 @@ from sonde.analysis.runs import evidence_lines, only
 from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse, to_tree
 from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import gradient_change, number, stream_verdict
-from sonde.core.run_ids import identity, run_id, shown, without
+from sonde.core.run_ids import differences, identity, run_id, shown, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
 from sonde.store.load import RowReader
@@ -223,12 +223,7 @@ class _Why:
 
 def differences_to(run: Run, recipe: str, tree: Mapping[str, Any]) -> list[str]:
     """The keys in which a run differs from the recipe of this key and configuration, with both values."""
-    own, other = flat_recipe(run.recipe, run.config), flat_recipe(recipe, tree)
-    return [
-        f"{key} = {own.get(key)!r} instead of {other.get(key)!r}"
-        for key in sorted(own.keys() | other.keys())
-        if own.get(key) != other.get(key)
-    ]
+    return differences(flat_recipe(run.recipe, run.config), flat_recipe(recipe, tree))
 
 
 def stream_and_gradient(readings: Readings, run: EvidenceLine) -> dict[str, float]:
