@@ -93,7 +93,10 @@ class Watch:
             self._recorder.add_rows(rows)
 
     def experiment_with(self, loss: Callable[..., Any] | None) -> None:
-        """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change."""
+        """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change.
+
+        It is needed where the loop does more to outputs or targets than to flatten sequences before the loss.
+        """
         self._loss = loss
 
     def diagnose(self, batch: Any = None, *, seconds: float = 10.0) -> Findings:
@@ -150,7 +153,7 @@ class Watch:
     ) -> dict[str, Any] | None:
         from sonde.observe.experiments import run_experiments
         from sonde.observe.experiments.copies import optimiser_recipes
-        from sonde.observe.experiments.losses import own_loss
+        from sonde.observe.experiments.losses import as_in_loop, own_loss
 
         model = recorder.model
         if model is None:
@@ -167,7 +170,7 @@ class Watch:
             with recorder.paused():
                 return run_experiments(
                     model,
-                    self._loss or own_loss,
+                    as_in_loop(self._loss, known) if self._loss else own_loss,
                     x,
                     y,
                     facts=known,
@@ -180,7 +183,10 @@ class Watch:
         except Exception as error:
             why = str(error) if isinstance(error, SondeError) else f"{type(error).__name__}: {error}"
             why = why.splitlines()[0]
-            warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
+            warn(
+                f"experiments on this batch cannot run, findings are those of the rows alone ({why}). If the loop "
+                "changes outputs or targets before the loss, call watch.experiment_with(f), f a function of (output, y)"
+            )
             return None
 
     def recompile(self) -> None:
