@@ -118,7 +118,6 @@ class Watch:
         `sonde.watch` was given, else the one that the model returns.
         """
         from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, preconditioned_sharpness, sharpness
-        from sonde.observe.experiments.losses import own_loss
 
         recorder = self._recorder
         model = None if recorder is None else recorder.model
@@ -127,7 +126,7 @@ class Watch:
         if any(map(is_sharded, model.parameters())):
             raise SondeError("measure(batch): a sharded model is not copied; measure it in a single process")
         with recorder.paused():
-            on_batch = LossOnBatch(model, self._loss or own_loss, *_inputs_and_targets(batch))
+            on_batch = LossOnBatch(model, self._loss_of(self.facts), *_inputs_and_targets(batch))
             learned = [p for p in model.parameters() if p.requires_grad]
             by_adam = preconditioned_sharpness(on_batch, learned, recorder.trained[1])
             found = [noise_scale(on_batch), sharpness(on_batch), *([] if by_adam is None else [by_adam])]
@@ -153,7 +152,6 @@ class Watch:
     ) -> dict[str, Any] | None:
         from sonde.observe.experiments import run_experiments
         from sonde.observe.experiments.copies import optimiser_recipes
-        from sonde.observe.experiments.losses import as_in_loop, own_loss
 
         model = recorder.model
         if model is None:
@@ -170,7 +168,7 @@ class Watch:
             with recorder.paused():
                 return run_experiments(
                     model,
-                    as_in_loop(self._loss, known) if self._loss else own_loss,
+                    self._loss_of(known),
                     x,
                     y,
                     facts=known,
@@ -188,6 +186,12 @@ class Watch:
                 "changes outputs or targets before the loss, call watch.experiment_with(f), f a function of (output, y)"
             )
             return None
+
+    def _loss_of(self, known: dict[str, Any]) -> Callable[..., Any]:
+        """The loss of (output, y) for experiments."""
+        from sonde.observe.experiments.losses import as_in_loop, own_loss
+
+        return own_loss if self._loss is None else as_in_loop(self._loss, known)
 
     def recompile(self) -> None:
         """Compile the model again when it is called next, so that the watch can read modules inside its graphs.
