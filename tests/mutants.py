@@ -199,14 +199,14 @@ MUTANTS = (
     # the table of metrics
     Mutant(
         "a name's control is taken for its metric",
-        "metrics/metric.py",
+        "metrics/rows.py",
         'return family_of(name).partition("/")[0]',
         "return family_of(name)",
         METRICS,
     ),
     Mutant(
         "a cosine lies between 0 and 1",
-        "metrics/metric.py",
+        "metrics/rows.py",
         "COSINE: Bounds = (-1.0, 1.0)",
         "COSINE: Bounds = (0.0, 1.0)",
         METRICS,
@@ -518,7 +518,7 @@ MUTANTS = (
     ),
     Mutant(
         "AdamW is Adam",
-        "training/optimise.py",
+        "training/kernels.py",
         "torch._fused_adamw_ if decoupled else torch._fused_adam_",
         "torch._fused_adam_",
         "equivalence/test_adam.py",

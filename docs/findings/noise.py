@@ -7,8 +7,7 @@ sonde train --task noise.npz --rule dfa --epochs 12 --set model.d=256 --set mode
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.store.datasets import find_cifar10
-from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets import data_folder, find_cifar10
 from sonde.store.datasets.decoded import PAD, open_images
 from sonde.tasks.images import MEAN, STD
 

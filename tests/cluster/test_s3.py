@@ -16,8 +16,7 @@ from conftest import SMALL, Sonde
 from processes import LONG, alive, wait_for
 from sonde.core.errors import SondeError
 from sonde.store import index, remote
-from sonde.store.datasets import find_cifar10
-from sonde.store.datasets.archive import Archive
+from sonde.store.datasets import Archive, find_cifar10
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES

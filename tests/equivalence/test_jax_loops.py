@@ -8,12 +8,12 @@ import torch
 
 from sonde.cli.train import find_benchmark
 from sonde.config import RunConfig
-from sonde.core.optimisers import Optimiser
+from sonde.core.validated import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Identity
 from sonde.training.program import Program
-from sonde.training.stack import Stack
+from sonde.training.train import Stack
 
 find_benchmark()
 

@@ -3,8 +3,18 @@ from pathlib import Path
 import pytest
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, DATASETS, TEST_FILES, TRAIN_FILES, Absent, find_cifar10, looked_for
-from sonde.store.datasets.archive import Archive, cache_folder, data_folder
+from sonde.store.datasets import (
+    BATCHES_FOLDER,
+    DATASETS,
+    TEST_FILES,
+    TRAIN_FILES,
+    Absent,
+    Archive,
+    cache_folder,
+    data_folder,
+    find_cifar10,
+    looked_for,
+)
 
 TINY = Archive(name="cifar-10-python.tar.gz", url="http://127.0.0.1/", size=3, md5="")
 

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, chosen, find_cifar10
-from sonde.store.datasets.archive import CHECKSUMS, Archive, data_folder, mirror_remote
+from sonde.store.datasets import (
+    BATCHES_FOLDER,
+    CHECKSUMS,
+    TEST_FILES,
+    TRAIN_FILES,
+    Absent,
+    Archive,
+    chosen,
+    data_folder,
+    find_cifar10,
+    mirror_remote,
+)
 from sonde.store.remote import Remote
 from stores import at, memory
 

@@ -6,7 +6,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.engine import Event, RunOutcome
-from sonde.engine.ledger import Ledger
+from sonde.engine.bundles import Ledger
 from sonde.store.folder import append_log, read_log, read_manifest
 from sonde.store.lock import hold
 

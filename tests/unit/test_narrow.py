@@ -7,7 +7,7 @@ from sonde.core.errors import SondeError
 from sonde.core.run_ids import differences
 from sonde.models import PlainMLP
 from sonde.studies.residual import configs
-from sonde.studies.settings import narrowed, settings, swept
+from sonde.studies.study import narrowed, settings, swept
 
 
 def changed(*words: str) -> list[RunConfig]:

@@ -33,7 +33,7 @@ SPREADS = {
 MEASUREMENTS = {
     "analysis/diagnosis/constant_answer.py",  # the variance of targets, which is what one constant answer leaves
     "metrics/probes/signal.py",  # the spread of a layer's units, which is what is measured
-    "tasks/arrays.py",  # standardises inputs
+    "tasks/task.py",  # standardises inputs
     "tasks/images.py",  # standardises pixels
     "observe/experiments/__init__.py",  # standardises targets
     "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets

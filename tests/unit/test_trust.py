@@ -42,12 +42,11 @@ from sonde.store.folder import (
     recipe_key,
 )
 from sonde.store.journal import Journal, _chunk
-from sonde.store.load import load
+from sonde.store.load import load, verify
 from sonde.store.lock import hold
 from sonde.store.parquet import parquet_size
 from sonde.store.run import open_run
 from sonde.store.schemas import checksum
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from stores import forge, rename, some_rows, write_run

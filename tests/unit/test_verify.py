@@ -20,8 +20,8 @@ from sonde.store import index, journal
 from sonde.store.files import Place, place
 from sonde.store.folder import read_tensors
 from sonde.store.journal import Journal
+from sonde.store.load import verify
 from sonde.store.schemas import BlockOfIndex
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory, unpack, write_run
 

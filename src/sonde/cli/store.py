@@ -28,7 +28,7 @@ def verify_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
     from sonde.cli.terminal import plural, print_json
     from sonde.core.errors import one_line
-    from sonde.store.verify import verify
+    from sonde.store.load import verify
 
     found = verify(runs)
     if json:

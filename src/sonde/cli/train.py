@@ -58,10 +58,10 @@ def run_command(
     if not silent:
         _announce(study, scale, changed=bool(set), whole=not only)
 
-    from sonde.engine import local
+    from sonde.engine import warm_up
 
     if engine == "local":
-        local.warm_up()
+        warm_up()
 
     from sonde.cli.execute import execute, exit_code
     from sonde.cli.report import draw_figures, folder_of
@@ -165,8 +165,8 @@ def _conclusion(
 
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
-    from sonde.analysis.thresholds import Thresholds
     from sonde.cli.terminal import print_table, print_text
+    from sonde.core.formatting import Thresholds
 
     tabled = [finding.shown for finding in findings if finding.shown]
     texts = ("network", "variant", "rule")
@@ -229,17 +229,17 @@ def train_command(
     if sys.stderr.isatty() and not (quiet or json):
         print_notice(f"{model}, {rule}, on {task}")
 
-    from sonde.engine import local
+    from sonde.engine import warm_up
 
     if engine == "local":
-        local.warm_up()
+        warm_up()
 
     from sonde.cli.execute import execute, exit_code
     from sonde.cli.show import print_runs, runs_as_json
     from sonde.cli.terminal import print_json
     from sonde.config import complete_and_load_plugins
     from sonde.store.load import load_some
-    from sonde.studies.settings import settings, swept
+    from sonde.studies.study import settings, swept
 
     if seed is not None and seeds is not None:
         raise SondeError("--seed and --seeds: give one of them")

@@ -26,7 +26,7 @@ from sonde.store.files import Place, absolute
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
-    from sonde.engine.ledger import Bundle, Ledger
+    from sonde.engine.bundles import Bundle, Ledger
 
 
 MOST_SUBMITTED = 10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time in every `ray.wait`
@@ -56,8 +56,8 @@ def run_on_cluster(
     A run uses one thread, and reserves `cpus_per_run` and `gpus_per_run`.  The first Ctrl-C lets running epochs finish,
     the second stops at once.  Either way every run resumes from its last epoch.
     """
-    from sonde.engine.ledger import Ledger, bundle
-    from sonde.training.stack import stackable
+    from sonde.engine.bundles import Ledger, bundle
+    from sonde.training.train import stackable
 
     require()
     if gpus_per_run == 0 and device not in ("auto", "cpu"):
@@ -226,7 +226,7 @@ def train_on_node(
 
     `carried` is the code of their plugins.  A task that Ray restarts resumes from what was committed before.
     """
-    from sonde.engine.worker import receive, train_bundle
+    from sonde.engine.bundles import receive, train_bundle
     from sonde.store.folder import read_manifest, run_exists
     from sonde.store.schemas import ENDED, Manifest
 

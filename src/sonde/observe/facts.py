@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, root_mean_square
 from sonde.observe import finite_or_none, operations
-from sonde.observe.local_parts import is_sharded
 from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import (
@@ -19,6 +18,7 @@ from sonde.observe.watched_modules import (
     WatchedModel,
     WatchedModule,
     is_lazy,
+    is_sharded,
     modules_with_modes,
     uncompiled,
     unwrapped,

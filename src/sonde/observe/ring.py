@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sonde.core.seed_statistics import band_limit
 from sonde.metrics.reductions import FOREACH, tensor_norms
-from sonde.observe.local_parts import is_sharded, own_part, unreadable_part
+from sonde.observe.watched_modules import is_sharded, own_part, unreadable_part
 
 STEPS = 64  # that the ring holds
 _ENTRIES = 64  # of a parameter

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sonde.observe.local_parts import is_initialised
 from sonde.observe.ring import DENSE, Ring, RingStep, Trace
 from sonde.observe.row_writer import RowWriter
 from sonde.observe.step_record import RecordedLoss, StepRecord
+from sonde.observe.watched_modules import is_initialised
 
 _KINDS = ("loss", "gradient")
 _COUNTS = 4  # numbers of a step beside those of parameters

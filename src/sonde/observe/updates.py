@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import moment_ratio, readable, tensor_norms
-from sonde.observe.local_parts import is_flat, is_sharded, own_part, unreadable_part
-from sonde.observe.watched_modules import WatchedModel
+from sonde.observe.watched_modules import WatchedModel, is_flat, is_sharded, own_part, unreadable_part
 
 _UNREADABLE_GRADIENT = "a gradient of this kind is not read"
 _SAMPLED = 2  # parameters of an optimiser that are read for stale gradients

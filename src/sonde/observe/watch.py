@@ -17,11 +17,10 @@ from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
-from sonde.observe.data_parallel import data_ranks
-from sonde.observe.local_parts import is_sharded
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
-from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, unwrapped
+from sonde.observe.shards import data_ranks
+from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, is_sharded, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
 from sonde.store.run import describe_environment

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sonde.analysis.audit import Audit
     from sonde.analysis.comparison import Comparison
     from sonde.analysis.diagnosis.finding import Findings
-    from sonde.analysis.thresholds import Thresholds
+    from sonde.core.formatting import Thresholds
     from sonde.show.figures.render import Rendered
 
 MOST_LINES = 100  # of runs that a notebook shows

@@ -22,8 +22,7 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.validated import validated
 from sonde.network.losses import CROSS_ENTROPY, Loss
-from sonde.store.datasets import CLASSES, SIDE, find_cifar10
-from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets import CLASSES, SIDE, data_folder, find_cifar10
 from sonde.store.datasets.decoded import PAD, Images, open_images
 from sonde.store.files import Place
 from sonde.tasks.task import Data, Samples, Task

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.loop_faults import share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
-from sonde.analysis.thresholds import Thresholds
-from sonde.core.formatting import number
+from sonde.core.formatting import Thresholds, number
 
 if TYPE_CHECKING:
     from sonde.analysis.questions import AuditAnswer, LayerCredit

@@ -15,9 +15,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
-from sonde.network import HandOn, Network, frozen_copy, leaf_at, survey
+from sonde.network import READER, HandOn, Network, Pooling, frozen_copy, leaf_at, survey
 from sonde.network.losses import Loss, LossFunction, as_loss
-from sonde.network.pooling import READER, Pooling
 
 DRAWS = 20
 """Draws of the null at epochs where ρ is measured."""

@@ -26,8 +26,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, CLASSES, SIDE, TEST_FILES, TRAIN_FILES, ImageBlock, ImageSource
-from sonde.store.datasets.archive import OnProgress, cache_folder, made_once, verify_archive
+from sonde.store.datasets import (
+    BATCHES_FOLDER,
+    CLASSES,
+    SIDE,
+    TEST_FILES,
+    TRAIN_FILES,
+    ImageBlock,
+    ImageSource,
+    OnProgress,
+    cache_folder,
+    made_once,
+    verify_archive,
+)
 from sonde.store.parquet import parquet_size
 
 PAD = 4  # black pixels on every side of a training image, so that a random crop is a plain window
