@@ -9,22 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sonde.analysis.products import Moments, Products, Shape, average, contracted, labels_for
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
-from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
-from sonde.observe.predict.products import Products, Shape, contracted, labels_for
-from sonde.observe.predict.signal import (
-    Backward,
-    Forward,
-    Moments,
-    Node,
-    Signal,
-    make,
-    mean_squared_correlation,
-    result_of,
-    undefined_signal,
-    unknown_result,
-)
+from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike, unevenness
+from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
+from sonde.observe.predict.tape import Backward, Forward, Node
 from sonde.observe.predict.weights import FIXED, weight_moments
 
 _UNEVEN = 0.1
@@ -52,11 +42,9 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
         rest = list(inputs)
         return [fixed[place] if place in fixed else rest.pop(0) for place in (0, 1)]
 
-    summed = math.prod(n for label, n in sizes.items() if label not in out)
-
     def forward(inputs: list[Moments]) -> Moments:
         x, y = sides(inputs)
-        return Moments(summed * x.mean * y.mean, contracted(x.products, y.products, equation, sizes))
+        return x.mixed(y, equation, sizes)
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         x, y = sides(inputs)
@@ -87,6 +75,7 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
     of_signal = lb if 0 in fixed else la
     new = [axis for axis, label in enumerate(out) if label not in of_signal]
     old = [axis for axis, label in enumerate(of_signal) if label not in out]
+    summed = math.prod(n for label, n in sizes.items() if label not in out)
     fans = (summed, math.prod(shape[axis] for axis in new))
     kept_axes = lambda axis: out.index(of_signal[axis]) if of_signal[axis] in out else None  # noqa: E731
     return mixed_by_weights(signals[0], shape, forward, backward, (new, old), fans, kept_axes)
@@ -157,6 +146,28 @@ def mixed_by_weights(
 
     made.node.fresh_back = fresh_back
     return made
+
+
+def mean_squared_correlation(
+    moments: Moments, sizes: Shape, features: Sequence[int], overlap: float, kernel: Kernel | None = None
+) -> float:
+    """The mean over all pairs of entries of their squared correlation: 1/n for n independent entries.
+
+    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
+    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
+    """
+    mean_square = moments.mean**2
+    scale = moments.square - mean_square
+    if not scale > 0:
+        return 1.0
+    squares = np.clip((moments.products - mean_square) / scale, -1, 1) ** 2
+    same = tuple(0 if axis in features else slice(None) for axis in range(squares.ndim))
+    squares[same] += (1 - squares[same]) * min(overlap, 1.0)
+    if kernel is not None and sizes[kernel[0]] == len(kernel[1]):
+        squares = np.moveaxis(squares.copy(), kernel[0], 0)
+        squares[0] *= unevenness(kernel[1])
+        squares = np.moveaxis(squares, 0, kernel[0])
+    return float(average(squares, sizes, range(len(sizes))).flat[0])
 
 
 def _check_sizes(la: str, a: Any, lb: str, b: Any) -> None:

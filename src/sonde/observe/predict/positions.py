@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sonde.observe.predict.products import Products, Shape
+from sonde.analysis.products import Products, Shape
 
 MOST = 256
 """The longest axis that has a kernel."""

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sonde.analysis.products import Moments, Products, Shape, expanded, reshaped
 from sonde.observe.predict.elementwise import Handler, constant_moments, pointwise, summed_gradient
 from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis
-from sonde.observe.predict.products import Products, Shape, expanded, reshaped
-from sonde.observe.predict.signal import Moments, Signal, make, result_of, unchanged, unknown_result
+from sonde.observe.predict.signal import Signal, make, result_of, unknown_result
+from sonde.observe.predict.tape import unchanged
 
 
 def _shaped(
