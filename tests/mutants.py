@@ -125,14 +125,14 @@ MUTANTS = (
     # states that move
     Mutant(
         "the threshold of a goodness does not grow with the width",
-        "rules/ff.py",
+        "rules/two_passes.py",
         "(self.threshold * d - goodness(h))",
         "(self.threshold - goodness(h))",
         f"{MOVING} -k 'autograds or goodness'",
     ),
     Mutant(
         "an error that arrives is not scaled by the rate",
-        "rules/pc.py",
+        "rules/energy.py",
         "found.append(Pair(below, self.rate * unit.vjp(a)))",
         "found.append(Pair(below, unit.vjp(a)))",
         f"{MOVING} -k arrival",
@@ -199,14 +199,14 @@ MUTANTS = (
     # the table of metrics
     Mutant(
         "a name's control is taken for its metric",
-        "metrics/rows.py",
+        "metrics/metric.py",
         'return family_of(name).partition("/")[0]',
         "return family_of(name)",
         METRICS,
     ),
     Mutant(
         "a cosine lies between 0 and 1",
-        "metrics/rows.py",
+        "metrics/metric.py",
         "COSINE: Bounds = (-1.0, 1.0)",
         "COSINE: Bounds = (0.0, 1.0)",
         METRICS,
@@ -314,35 +314,35 @@ MUTANTS = (
     ),
     Mutant(
         "a nudge of equilibrium propagation counts twice",
-        "rules/ep.py",
+        "rules/energy.py",
         "error / (-beta * len(nudges))",
         "error / -beta",
         MOVING,
     ),
     Mutant(
         "the energy descends without the error of the state itself",
-        "rules/pc.py",
+        "rules/energy.py",
         "rate * (slope + errors[layer])",
         "rate * slope",
         MOVING,
     ),
     Mutant(
         "the mean of two states moves with α alone",
-        "rules/dualprop.py",
+        "rules/energy.py",
         "(2 * self.alpha - 1) * self.beta",
         "self.alpha * self.beta",
         MOVING,
     ),
     Mutant(
         "PEPITA learns to follow the changed input",
-        "rules/pepita.py",
+        "rules/two_passes.py",
         "[h - above.input for",
         "[above.input - h for",
         MOVING,
     ),
     Mutant(
         "a wrong label may be the true one",
-        "rules/ff.py",
+        "rules/two_passes.py",
         "torch.randint(1, classes,",
         "torch.randint(0, classes,",
         MOVING,
@@ -554,14 +554,14 @@ MUTANTS = (
     # probes
     Mutant(
         "the gradient is that of the batch mean",
-        "metrics/probes/snapshot.py",
+        "metrics/probes/signal.py",
         "torch.autograd.grad(losses_N.sum(), wanted",
         "torch.autograd.grad(losses_N.mean(), wanted",
         TWINS,
     ),
     Mutant(
         "every epoch has the same random directions",
-        "metrics/probes/snapshot.py",
+        "metrics/probes/signal.py",
         'f"probe/{purpose}/{self.context.epoch}"',
         'f"probe/{purpose}"',
         TWINS,
@@ -741,7 +741,7 @@ MUTANTS = (
     ),
     Mutant(
         "blocks that share a module repeat the first one's output",
-        "metrics/probes/snapshot.py",
+        "metrics/probes/signal.py",
         "        begun = len(states) - 1\n",
         "        begun = 0\n",
         "unit/test_silent_numbers.py",

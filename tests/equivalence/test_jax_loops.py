@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.cli.train import find_benchmark
+from sonde.cli.train import import_benchmark
 from sonde.config import RunConfig
 from sonde.core.validated import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
@@ -15,7 +15,7 @@ from sonde.tasks import Identity
 from sonde.training.program import Program
 from sonde.training.train import Stack
 
-find_benchmark()
+import_benchmark()
 
 from sonde_bench.jax_loops import NO_JAX, JaxEpoch, has_jax  # noqa: E402
 from sonde_bench.loops import CPU, Noise, program  # noqa: E402

@@ -11,13 +11,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import Sonde
-from sonde.cli.train import find_benchmark
+from sonde.cli.train import import_benchmark
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import RULES, Frozen
 from sonde.training import backward_by_hand
 from sonde.training.kernels import by_mm
 
-find_benchmark()
+import_benchmark()
 
 from sonde_bench import BENCHES, Options, Row, peers, table  # noqa: E402
 from sonde_bench.arithmetic import Products, flops, forward_flops  # noqa: E402
@@ -246,7 +246,7 @@ def test_start_up_is_measured_against_an_interpreter_that_does_nothing() -> None
 def test_without_a_checkout_the_command_says_where_the_benchmark_is(
     sonde: Sonde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = sys.modules[find_benchmark.__module__]  # in `sonde.cli`, its name is the function's
+    command = sys.modules[import_benchmark.__module__]  # in `sonde.cli`, its name is the function's
     monkeypatch.setattr(command, "__file__", str(tmp_path / "lib" / "sonde" / "cli" / "bench.py"))
     refused = sonde("bench", "--list", check=False)
     assert refused.returncode == 2

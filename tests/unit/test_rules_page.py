@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from sonde.cli.train import find_benchmark
+from sonde.cli.train import import_benchmark
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.models import ConvNet, ResidualMLP
@@ -22,7 +22,7 @@ from sonde.tasks import Parity
 from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.train import stackable
 
-find_benchmark()
+import_benchmark()
 
 from sonde_bench.arithmetic import flops  # noqa: E402
 

@@ -17,7 +17,7 @@ from sonde.cli.terminal import PrintableConsole
 from sonde.cli.train import QUICK_TASKS
 from sonde.config import label_of
 from sonde.core.errors import SondeError
-from sonde.store.files import output_file
+from sonde.store.files import prepare_output_file
 from sonde.store.listing import find_run
 from sonde.studies import STUDIES
 from stores import config, healthy, run, store, write
@@ -86,8 +86,8 @@ def test_a_number_of_things_agrees_with_its_noun(n: int, said: str) -> None:
 
 def test_a_file_to_write_is_no_folder_and_its_own_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(SondeError, match=r"is a folder: name a file, for example --sarif .*findings\.sarif"):
-        output_file(tmp_path, "--sarif", "findings.sarif")
-    assert output_file(tmp_path / "a" / "b.html", "--out", "b.html").parent.is_dir()
+        prepare_output_file(tmp_path, "--sarif", "findings.sarif")
+    assert prepare_output_file(tmp_path / "a" / "b.html", "--out", "b.html").parent.is_dir()
 
 
 def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:

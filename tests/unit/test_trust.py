@@ -418,7 +418,7 @@ def test_many_files_together_have_no_more_rows_than_their_bytes_explain(tmp_path
 @pytest.fixture
 def watched(tmp_path: Path) -> Path:
     writing = Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
-    writing.facts({"modules": [{"name": "0", "calls": 2}]})
+    writing.write_facts({"modules": [{"name": "0", "calls": 2}]})
     writing.append(some_rows(0), 0)
     return writing.path
 

@@ -57,7 +57,7 @@ def predict_command(
     scales = {name: getattr(found, name) for name in ("remedy", "best_scale")}
     scales = {name: scale and {key: getattr(scale, key) for key in keys} for name, scale in scales.items()}
     known = {"model": found.model, "words": found.words(), **scales, "table": found.table.to_dicts()}
-    _show(found, known, json, out, "predict.png", texts=2)
+    _save_and_print(found, known, json, out, "predict.png", texts=2)
 
 
 def sizes_of(shape: str) -> tuple[int, ...]:
@@ -111,10 +111,10 @@ def check_command(
     known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
     known |= {"findings": [finding.as_dict() for finding in found.findings]}
     known |= {"table": found.table.to_dicts(), "facts": found.facts}
-    _show(found, known, json, out, "check.png", texts=3)
+    _save_and_print(found, known, json, out, "check.png", texts=3)
 
 
-def _show(
+def _save_and_print(
     found: "Precheck | Prediction", known: dict[str, Any], json: bool, out: Path | None, example: str, *, texts: int
 ) -> None:
     """Save the picture and print the table, whose first `texts` columns are text; with `json` print what is `known`."""
@@ -145,7 +145,7 @@ def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
 
     if out.suffix not in (".png", ".pdf", ".svg"):
         raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
-    with files.clear_errors(files.output_file(out, "--out", example)):
+    with files.clear_errors(files.prepare_output_file(out, "--out", example)):
         draw().savefig(out)
 
 
@@ -365,6 +365,6 @@ def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde.store import files
 
     files.write(
-        files.output_file(to, "--sarif", "findings.sarif"),
+        files.prepare_output_file(to, "--sarif", "findings.sarif"),
         plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode(),
     )

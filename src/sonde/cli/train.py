@@ -282,7 +282,7 @@ def bench_command(
 
     Example: [bold]sonde bench --quick[/bold]
     """
-    find_benchmark()
+    import_benchmark()
 
     from sonde.cli.terminal import print_json, print_table, progress_bar
     from sonde.core.errors import pick
@@ -320,7 +320,7 @@ def bench_command(
         print(file, file=sys.stderr)
 
 
-def find_benchmark() -> None:
+def import_benchmark() -> None:
     """Import `sonde_bench` from the checkout that this package is run from, else from the current folder.
 
     It is imported by its file: the folder has programs with common names, which must not be on the path.

@@ -234,7 +234,9 @@ def run_locally(
             del active[worker.pipe]
             worker.process.join()
             worker.pipe.close()
-            ledger.ended(worker.bundle, worker.answers, _how_it_ended(worker.process.exitcode), worker.output.close())
+            ledger.record_end(
+                worker.bundle, worker.answers, _how_it_ended(worker.process.exitcode), worker.output.close()
+            )
             return
         if isinstance(message, RunOutcome):
             worker.answers[message.run] = message
@@ -271,7 +273,7 @@ def run_locally(
 def _start(bundle: "Bundle", where: dict[str, str | None]) -> _Worker:
     from sonde import plugins
     from sonde.config import to_tree
-    from sonde.engine.bundles import work
+    from sonde.engine.bundles import run_worker
 
     context = multiprocessing.get_context(START_METHOD)
     pipe, worker_pipe = context.Pipe()
@@ -279,7 +281,7 @@ def _start(bundle: "Bundle", where: dict[str, str | None]) -> _Worker:
     trees = [to_tree(config) for config in bundle]
     carried = plugins.carried(source for config in bundle for source in config.sources)
     arguments = (worker_pipe, output.path, trees, carried, where)
-    process = context.Process(target=work, args=arguments, name=bundle[0].id)  # type: ignore[attr-defined]
+    process = context.Process(target=run_worker, args=arguments, name=bundle[0].id)  # type: ignore[attr-defined]
     process.start()
     worker_pipe.close()
     return _Worker(bundle, process, pipe, output)

@@ -123,7 +123,7 @@ class Ledger:
         """Whether any run of the bundle has begun."""
         return any(config.id in self._begun for config in bundle)
 
-    def ended(self, bundle: Bundle, answers: Mapping[str, RunOutcome], how: str, wrote: str) -> None:
+    def record_end(self, bundle: Bundle, answers: Mapping[str, RunOutcome], how: str, wrote: str) -> None:
         """Record that the worker of a bundle has ended, with its answers, `how` its process ended and what it `wrote`.
 
         A run that fails in a bundle may fail because of another run, so each is tried again alone.  A run without an
@@ -135,7 +135,7 @@ class Ledger:
             if wrote:
                 self._log(config).write("its process wrote:", wrote)
             if answer is None:
-                self._lost(config, how, wrote, alone=len(bundle) == 1)
+                self._retry_or_fail(config, how, wrote, alone=len(bundle) == 1)
             elif answer.state == "failed" and len(bundle) > 1:
                 again.append(config)
             else:
@@ -156,7 +156,7 @@ class Ledger:
             for run in self.configs
         ]
 
-    def _lost(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
+    def _retry_or_fail(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
         path = self.runs / config.id
         if run_exists(path) and (manifest := read_manifest(path)).state in ENDED:
             self._finish(config, outcome_of(config.id, manifest))
@@ -315,7 +315,7 @@ def receive(
     return tuple(parse(tree) for tree in trees), {**where, **places}
 
 
-def work(
+def run_worker(
     pipe: Connection,
     output: str,
     trees: list[dict[str, Any]],

@@ -74,7 +74,7 @@ def run_on_cluster(
     if not left:
         return ledger.results()
     with connected(address) as ray:
-        check_nodes(ray, runs, cpus_per_run, gpus_per_run)
+        probe_nodes(ray, runs, cpus_per_run, gpus_per_run)
         room = slots(ray, cpus_per_run, gpus_per_run)
         if room == 0:
             on_notice(f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join")
@@ -167,7 +167,7 @@ class Tasks:
             how = f"its worker on {node} died, the last of {TASK_RETRIES + 1} ({type(error).__name__})"
         for config in bundle:
             self.where.pop(config.id, None)
-        self.ledger.ended(bundle, {answer.run: answer for answer in answers}, how, "")
+        self.ledger.record_end(bundle, {answer.run: answer for answer in answers}, how, "")
 
     def stop(self) -> int:
         """Cancel the queued tasks and ask the running ones to finish their epoch; return the number of running runs."""
@@ -391,7 +391,7 @@ def _slots_of(node: dict[str, Any], cpus: float, gpus: float) -> int:
     return int(min(fitting, default=0))
 
 
-def check_nodes(ray: Any, runs: Place, cpus: float, gpus: float) -> None:
+def probe_nodes(ray: Any, runs: Place, cpus: float, gpus: float) -> None:
     """Raise unless every node that may get a run has this Sonde and this Python, and sees the store."""
     mark = runs / f".seen-{uuid.uuid4().hex}"
     files.write(mark, b"")

@@ -20,16 +20,16 @@ To add a metric: its probe, and its object in the table.
 
 from collections.abc import Mapping
 
-from sonde.metrics.rows import CONTROLS as CONTROLS
-from sonde.metrics.rows import NOT_NEGATIVE as NOT_NEGATIVE
-from sonde.metrics.rows import SHARE as SHARE
-from sonde.metrics.rows import UNLIMITED as UNLIMITED
-from sonde.metrics.rows import Bounds as Bounds
-from sonde.metrics.rows import Metric as Metric
-from sonde.metrics.rows import as_math as as_math
-from sonde.metrics.rows import base_of as base_of
-from sonde.metrics.rows import family_of as family_of
-from sonde.metrics.rows import index_of as index_of
+from sonde.metrics.metric import CONTROLS as CONTROLS
+from sonde.metrics.metric import NOT_NEGATIVE as NOT_NEGATIVE
+from sonde.metrics.metric import SHARE as SHARE
+from sonde.metrics.metric import UNLIMITED as UNLIMITED
+from sonde.metrics.metric import Bounds as Bounds
+from sonde.metrics.metric import Metric as Metric
+from sonde.metrics.metric import as_math as as_math
+from sonde.metrics.metric import base_of as base_of
+from sonde.metrics.metric import family_of as family_of
+from sonde.metrics.metric import index_of as index_of
 from sonde.metrics.trained import TRAINED as TRAINED
 from sonde.metrics.watched import NONFINITE as NONFINITE
 from sonde.metrics.watched import WATCHED as WATCHED

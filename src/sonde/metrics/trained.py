@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from sonde.metrics.rows import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 _size = partial(Metric, scale="log", bounds=NOT_NEGATIVE)  # a norm, or a ratio of norms
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from sonde.metrics.rows import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
+from sonde.metrics.metric import COSINE, NOT_NEGATIVE, SHARE, Metric, by_name
 
 NONFINITE = {1.0: "output", 2.0: "gradient", 3.0: "loss"}
 """What a value of `nonfinite` stands for."""

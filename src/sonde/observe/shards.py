@@ -97,7 +97,7 @@ class Shards:
                 self._drop(known)
                 if self.joined:
                     told = self._add_up(known, calls, losses, spikes.pack(step))
-                    spikes.unpack(step, told, self._members)
+                    spikes.write_received(step, told, self._members)
             except (RuntimeError, ValueError) as error:  # a process that does not come, or the end of the group
                 self.leave()
                 self._stop(f"the sum over processes failed ({str(error).splitlines()[0]})")

@@ -55,8 +55,8 @@ class SpikeSteps:
         self._due = self._ring.take(step) if self._sharded and self.is_dense(step) else []
         return self._sums.pack(self._untold, self._due)
 
-    def unpack(self, step: int, summed: Tensor, members: int) -> None:
-        """What all processes told each other."""
+    def write_received(self, step: int, summed: Tensor, members: int) -> None:
+        """Write the steps of spikes that all processes told each other of."""
         found = self._sums.unpack(summed, self._due, members)
         self._write(self._due)
         self._due, self._untold = [], {}

@@ -24,18 +24,13 @@ definitions of `sonde.analysis`.  A plugin needs none of these lines.
 
 from sonde.rules.bp import Backprop, ForwardGradient, Frozen
 from sonde.rules.bridges import CreditBridge, StateBridge
-from sonde.rules.ddtp import DirectTargets
 from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
-from sonde.rules.dualprop import DualPropagation
-from sonde.rules.ep import EquilibriumPropagation
-from sonde.rules.fa import FeedbackAlignment, KolenPollack, WeightMirror
-from sonde.rules.ff import ForwardForward
-from sonde.rules.pc import PredictiveCoding
-from sonde.rules.pepita import Pepita
-from sonde.rules.predsim import PredSim
+from sonde.rules.energy import DualPropagation, EquilibriumPropagation, PredictiveCoding
+from sonde.rules.fa import BatchMagnitudes, FeedbackAlignment, FixedMagnitudes, KolenPollack, UniformSigns, WeightMirror
+from sonde.rules.local import DirectTargets, PredSim
 from sonde.rules.rule import Evaluation, Facts, LocalRule, Pair, Rule, RuleState, Signal
-from sonde.rules.sign_feedback import BatchMagnitudes, FixedMagnitudes, UniformSigns
 from sonde.rules.states import Nothing, StoredState
+from sonde.rules.two_passes import ForwardForward, Pepita
 
 RULES: dict[str, type[Rule]] = {
     "bp": Backprop,

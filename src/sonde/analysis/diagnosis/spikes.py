@@ -17,7 +17,7 @@ from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import band_limit, noise_between
-from sonde.metrics.rows import family_of
+from sonde.metrics.metric import family_of
 
 JUMP = 10.0  # times the median of the steps before: a note, where nothing but the loss is known
 JUMP_WINDOW = 20

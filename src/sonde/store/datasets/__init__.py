@@ -199,7 +199,7 @@ def data_folder(given: Place | None = None) -> Place:
     return named.expanduser() if isinstance(named, Path) else named
 
 
-def made_once(folder: Path, load: Callable[[Path], _T | None], make: Callable[[Path], None]) -> _T | None:
+def read_or_make(folder: Path, load: Callable[[Path], _T | None], make: Callable[[Path], None]) -> _T | None:
     """Return what `load` reads from a cache folder; if that is None, let `make` fill the folder first.
 
     Several processes may call this at once: one makes the folder, the others wait.  The folder gets its name when it
@@ -226,7 +226,7 @@ def mirror_remote(root: Remote, names: Sequence[str], listed: dict[str, dict[str
     key = hashlib.sha256(json.dumps([str(root), known]).encode()).hexdigest()[:16]
     folder = cache_folder() / "copied" / key
     with clear_errors(folder):
-        made_once(folder, _checksums, lambda aside: _copy(root, names, listed, aside))
+        read_or_make(folder, _checksums, lambda aside: _copy(root, names, listed, aside))
     return folder / root.name
 
 
@@ -326,7 +326,7 @@ class Absent(SondeError):
     """The data set is in none of the three forms."""
 
 
-def find_cifar10(root: Place, archive: Archive = ARCHIVE) -> ImageSource:
+def find_or_mirror_cifar10(root: Place, archive: Archive = ARCHIVE) -> ImageSource:
     """Find the first of pickles, archive and Parquet files; a form with missing files is an error.
 
     Files below a URL are first copied into the cache.
@@ -366,7 +366,7 @@ def _find(root: Path, archive: Archive) -> ImageSource:
 
 
 def chosen(root: str, names: Iterable[str], archive: Archive = ARCHIVE) -> list[str]:
-    """Of the files below a root with this name, those of the form that `find_cifar10` takes."""
+    """Of the files below a root with this name, those of the form that `find_or_mirror_cifar10` takes."""
     anchor = PurePosixPath(root)
     below = {anchor / name: name for name in names}
     kept = (
@@ -386,7 +386,7 @@ def _like(name: str, patterns: Iterable[str]) -> bool:
 
 
 def looked_for(root: _R, archive: Archive = ARCHIVE) -> list[_R]:
-    """Every place `find_cifar10` looks at, in its order; the last ones are patterns."""
+    """Every place `find_or_mirror_cifar10` looks at, in its order; the last ones are patterns."""
     parquet = [place / "{train,test}*.parquet" for place in _parquet_places(root)]
     return [*_pickle_places(root), *_archive_places(root, archive), *parquet]
 
@@ -449,5 +449,5 @@ class Dataset:
 
 
 DATASETS = {
-    "cifar10": Dataset(archive=ARCHIVE, find=find_cifar10, looked_for=looked_for),
+    "cifar10": Dataset(archive=ARCHIVE, find=find_or_mirror_cifar10, looked_for=looked_for),
 }

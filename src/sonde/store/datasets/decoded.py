@@ -36,7 +36,7 @@ from sonde.store.datasets import (
     ImageSource,
     OnProgress,
     cache_folder,
-    made_once,
+    read_or_make,
     verify_archive,
 )
 from sonde.store.parquet import parquet_size
@@ -67,7 +67,7 @@ def open_images(source: ImageSource, on_progress: OnProgress = lambda done, tota
     """
     folder = cache_folder() / "decoded" / f"cifar10-{_key(source)}"
     with _writable(folder):
-        images = made_once(folder, _load, lambda aside: _decode(source, aside, on_progress))
+        images = read_or_make(folder, _load, lambda aside: _decode(source, aside, on_progress))
     if images is None:
         raise SondeError(f"{folder} was changed while it was written: remove it and try again")
     return images

@@ -1,9 +1,9 @@
-"""Predictive coding: states that minimise an energy.  Equilibrium propagation shares the relaxation."""
+"""Rules with states that minimise an energy: predictive coding, equilibrium propagation and dual propagation."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, final
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from sonde.core.errors import SondeError
@@ -96,3 +96,93 @@ class PredictiveCoding(Rule):
             unit, a = found[-1]
             found.append(Pair(below, self.rate * unit.vjp(a)))
         return found
+
+
+@final
+@validated
+class EquilibriumPropagation(Rule):
+    """Nudge the states towards a smaller and towards a larger loss; units learn from the difference.
+
+    Scellier & Bengio (2017), arXiv:1602.05179, with the two nudges of Laborieux et al. (2021), arXiv:2006.03824:  the
+    energy is E(h) = Σ_l ½‖h_{l+1} − unit_l(h_l)‖² + β·ℓ(readout(h_L), y).  It descends for `steps` steps of `rate` from
+    the forward pass, once with +β and once with −β.  With ε_{l+1} = h_{l+1} − unit_l(h_l), unit l gets the gradient of
+    ⟨unit_l(h⁻_l), ε⁻_{l+1}⟩/2β − ⟨unit_l(h⁺_l), ε⁺_{l+1}⟩/2β.  With `one_sided` it is −⟨unit_l(h⁺_l), ε⁺_{l+1}⟩/β
+    alone.  The forward pass is the free state, where E is least for β = 0.
+    Not as in the paper: the energy is that of a feedforward chain, after Millidge et al. (2022), arXiv:2206.02629, not
+    of a Hopfield network with symmetric weights.  So no steps are needed to find the free state.  The readout gets the
+    exact gradient at h_L of the forward pass.
+    In float32 a smaller `beta` or `rate` costs digits: after k steps ε is of the order β·rateᵏ·‖g‖, and differences of
+    states below 10⁻⁷·‖h‖ are rounding.
+    Exact limit: at equilibrium, β → 0 is backprop; the error is O(β²), with `one_sided` O(β).
+    """
+
+    beta: Annotated[float, Gt(0)] = 1.0
+    steps: Annotated[int, Ge(1)] = 8
+    rate: Annotated[float, Gt(0)] = 0.1
+    one_sided: bool = False
+    credit_scale: CreditScale = "none"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "EP"
+    needs: ClassVar[str] = "the weights in the backward pass, unit by unit; states that relax twice"
+    route: ClassVar[Route] = "states"
+    chance: ClassVar[None] = None
+    first_options: ClassVar[tuple[str, ...]] = (
+        *("beta", "steps", "rate", "one_sided"),
+        *("credit_scale", "penalty"),
+    )
+
+    def pairs(self, state: Nothing, signal: Signal) -> list[Pair]:
+        nudges = [self.beta] if self.one_sided else [self.beta, -self.beta]
+        pairs = [
+            Pair(unit, error / (-beta * len(nudges)))
+            for beta in nudges
+            for unit, error in relaxed(signal, beta, self.steps, self.rate)
+        ]
+        return with_embedding(pairs, signal)
+
+
+@final
+@validated
+class DualPropagation(Rule):
+    """Give every layer two states, nudged apart from the top down; units learn from the difference.
+
+    Høier, Staudt & Zach (2023), arXiv:2302.01228:  h⁺_l = unit(h̄_{l−1}) + α·J_lᵀΔ_{l+1} and
+    h⁻_l = unit(h̄_{l−1}) − (1−α)·J_lᵀΔ_{l+1}, with Δ = h⁺ − h⁻ and h̄ = α·h⁺ + (1−α)·h⁻.  J_l is the derivative of unit l
+    at h̄_l; at the top Δ_L = −β·∂ℓ/∂h_L.  One of the `passes` goes from the top to h_1; a further one begins with the
+    means of the last.  Unit l learns at h̄_l from a_{l+1} = −Δ_{l+1}/β.
+    Not as in the paper: a nudge acts on the output of a unit to first order.  In the paper it acts on the input of the
+    activation, where a finite β also saturates.  The readout gets the exact gradient at h_L of the forward pass.
+    Exact limits: β → 0 is backprop; with α = ½ the means do not move, and it is backprop for every β.
+    """
+
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.5
+    beta: Annotated[float, Gt(0)] = 0.1
+    passes: Annotated[int, Ge(1)] = 1
+    credit_scale: CreditScale = "none"
+    penalty: Annotated[float, Ge(0)] = 0.0
+
+    label: ClassVar[str] = "dual propagation"
+    needs: ClassVar[str] = "the weights in the backward pass, unit by unit; two states a layer"
+    route: ClassVar[Route] = "states"
+    chance: ClassVar[None] = None
+    first_options: ClassVar[tuple[str, ...]] = (
+        *("alpha", "beta", "passes"),
+        *("credit_scale", "penalty"),
+    )
+
+    def pairs(self, state: Nothing, signal: Signal) -> list[Pair]:
+        units, top, shift = list(signal.passed), signal.top_gradient, (2 * self.alpha - 1) * self.beta
+        for _ in range(self.passes):
+            credits = [top]
+            for unit in reversed(units[1:]):
+                credits.append(unit.vjp(credits[-1]))
+            credits.reverse()
+            if shift == 0:
+                break
+            mean = signal.states[0]
+            for layer, a in enumerate(credits[1:]):
+                units[layer + 1] = signal.unit(layer, mean)
+                mean = units[layer + 1].output - shift * a
+            top = signal.loss_gradient(mean)
+        return [Pair(unit, a) for unit, a in zip(units, credits, strict=True)]
