@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from sonde.analysis.products import Products
+from sonde.analysis.products import Moments, Products
 from sonde.observe.predict.positions import MOST, Kernel, equalised, fitted, with_averages
-from sonde.observe.predict.tape import STEP, Node, Spread, Tape, add_spread, kernel_at, log_ratio
+from sonde.observe.predict.tape import STEP, Node, Spread, Tape, add_spread, common_square, kernel_at, log_ratio
 
 _TURNED = "queries and keys are turned with their place, and tokens differ"
 
@@ -65,7 +65,7 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
         _accumulate_kernel(parent, part, kernel)
         if doubt > parent.gradient_doubt:
             parent.doubt_at = why
-        _accumulate(parent, part + _in_common(tape, parent, sources), spread, overlap, radial[place], doubt)
+        _accumulate(tape, parent, part + _in_common(tape, parent, sources), spread, overlap, radial[place], doubt)
         for order, share in sources.items():
             parent.gradient_sources[order] = parent.gradient_sources.get(order, 0.0) + share
 
@@ -131,8 +131,14 @@ def _doubt(node: Node) -> str | None:
     return node.doubt
 
 
-def _accumulate(parent: Node, part: Products, spread: Spread, overlap: float, radial: float, doubt: float) -> None:
-    """Add one contribution: contributions of different paths are independent."""
+def _accumulate(
+    tape: Tape, parent: Node, part: Products, spread: Spread, overlap: float, radial: float, doubt: float
+) -> None:
+    """Add one contribution: contributions of different paths are independent, so their product has mean 0."""
+    crossed = 0.0
+    if parent.gradient is not None:
+        both = [Moments(0.0, one) for one in (parent.gradient, part)]
+        crossed = common_square(both, parent.shape, parent.features, math.sqrt(parent.gradient_overlap * overlap))
     before = 0.0 if parent.gradient is None else float(parent.gradient.flat[0])
     parent.gradient = part if parent.gradient is None else parent.gradient + part
     total = float(parent.gradient.flat[0])
@@ -142,6 +148,8 @@ def _accumulate(parent: Node, part: Products, spread: Spread, overlap: float, ra
         add_spread(mixed, spread, float(part.flat[0]) / total)
         parent.gradient_spread = mixed
         shares = before / total, float(part.flat[0]) / total
+        if (crossed := 4 * math.prod(shares) * crossed) > 0:
+            mixed[tape.source()] = math.sqrt(crossed)
         parent.gradient_overlap = shares[0] ** 2 * parent.gradient_overlap + shares[1] ** 2 * overlap
         parent.gradient_doubt = shares[0] * parent.gradient_doubt + shares[1] * doubt
         parent.gradient_radial = shares[0] * parent.gradient_radial + shares[1] * radial

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sonde.analysis.products import Moments, Products, Shape, average, contracted, labels_for
+from sonde.analysis.products import Moments, Products, Shape, contracted, labels_for
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
-from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike, unevenness
+from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
 from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
-from sonde.observe.predict.tape import Backward, Forward, Node
+from sonde.observe.predict.tape import Backward, Forward, Node, common_square
 from sonde.observe.predict.weights import FIXED, weight_moments
 
 _UNEVEN = 0.1
@@ -125,7 +125,8 @@ def mixed_by_weights(
     """A signal that random weights make: of new features from old ones (`axes`), and so many terms each (`fans`)."""
     moments, sizes, node = x.node.moments, tuple(x.shape), x.node
     overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
-    fresh = 2 * mean_squared_correlation(forward([moments]), shape, axes[0], overlap, _moved(node.kernel, axis_map))
+    made_of = forward([moments])
+    fresh = 2 * common_square((made_of, made_of), shape, axes[0], overlap, _moved(node.kernel, axis_map))
 
     def through(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         """A feature with large weights was divided by them: E w²/σ² has no part of what E σ⁻² gains from them."""
@@ -134,7 +135,7 @@ def mixed_by_weights(
 
     made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, axis_map=axis_map)
     made.node.biases = frozenset()
-    made.node.fan = fans[0]
+    made.node.fan, made.node.features = fans[0], tuple(axes[0])
 
     def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
         part = backward(gradient, [moments])[0]
@@ -142,32 +143,11 @@ def mixed_by_weights(
         own = made.node.gradient_kernel
         back = next((axis for axis in range(len(sizes)) if own and axis_map and axis_map(axis) == own[0]), None)
         kernel = None if own is None or back is None else (back, own[1])
-        return 2 * mean_squared_correlation(Moments(0.0, np.asarray(part)), sizes, axes[1], after, kernel), after
+        back_moments = Moments(0.0, np.asarray(part))
+        return 2 * common_square((back_moments, back_moments), sizes, axes[1], after, kernel), after
 
     made.node.fresh_back = fresh_back
     return made
-
-
-def mean_squared_correlation(
-    moments: Moments, sizes: Shape, features: Sequence[int], overlap: float, kernel: Kernel | None = None
-) -> float:
-    """The mean over all pairs of entries of their squared correlation: 1/n for n independent entries.
-
-    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
-    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
-    """
-    mean_square = moments.mean**2
-    scale = moments.square - mean_square
-    if not scale > 0:
-        return 1.0
-    squares = np.clip((moments.products - mean_square) / scale, -1, 1) ** 2
-    same = tuple(0 if axis in features else slice(None) for axis in range(squares.ndim))
-    squares[same] += (1 - squares[same]) * min(overlap, 1.0)
-    if kernel is not None and sizes[kernel[0]] == len(kernel[1]):
-        squares = np.moveaxis(squares.copy(), kernel[0], 0)
-        squares[0] *= unevenness(kernel[1])
-        squares = np.moveaxis(squares, 0, kernel[0])
-    return float(average(squares, sizes, range(len(sizes))).flat[0])
 
 
 def _check_sizes(la: str, a: Any, lb: str, b: Any) -> None:

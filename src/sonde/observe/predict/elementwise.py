@@ -13,7 +13,7 @@ from sonde.analysis.products import Moments, Products, Shape, average, expanded
 from sonde.core.errors import SondeError
 from sonde.observe.predict.positions import Kernel, same_axis
 from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal
-from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, identity, unchanged
+from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, common_square, identity, unchanged
 from sonde.observe.predict.weights import empirical
 
 Handler = Callable[..., Any]
@@ -172,12 +172,16 @@ def add_signals(a: Any, b: Any) -> Signal:
         return [1 - (1 - whole) * share for share in shares]
 
     shares = [square / max(sum(squares), 1e-300) for square in squares]
+    features = next((one.node.features for one in (b, a) if one.node.features and one.shape == shape), ())
+    both = [_aligned(one, axes)(one.node.moments) for one in (a, b)]
+    fresh = _of_sum(both, own, common_square(both, shape, features, math.sqrt(a.node.overlap * b.node.overlap)))
     fixed = sum(share**2 * (1 - one.node.loose) for share, one in zip(shares, (a, b), strict=True))
     return make(
         [a, b],
         shape,
         forward,
         backward,
+        fresh=fresh,
         overlap=overlap,
         loose=1 - fixed,
         radial_back=radial,
@@ -185,6 +189,12 @@ def add_signals(a: Any, b: Any) -> Signal:
         is_sum=True,
         passes=lambda inputs: [1.0, 1.0],
     )
+
+
+def _of_sum(both: Sequence[Moments], own: Sequence[float], common: float) -> float:
+    """The variance of log E(a + b)² of E ab, which is not its mean in a draw."""
+    total = both[0].plus(both[1]).square
+    return 4 * math.prod(own) * common / total**2 if total > 0 else 0.0
 
 
 def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = None) -> Signal:

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sonde.analysis.products import Moments, Products, Shape
-from sonde.observe.predict.positions import MOST, AxisMap, Kernel, Rows, alike, equalised, fitted, with_averages
+from sonde.analysis.products import Moments, Products, Shape, average
+from sonde.observe.predict.positions import (
+    MOST,
+    AxisMap,
+    Kernel,
+    Rows,
+    alike,
+    equalised,
+    fitted,
+    unevenness,
+    with_averages,
+)
 
 Pointwise = Callable[[Tensor], Tensor]
 Forward = Callable[[list[Moments]], Moments]
@@ -84,6 +94,7 @@ class Node:
     doubt_at: str = ""  # the reason behind `gradient_doubt`
     passes: Passes | None = None  # by which factor the gradient goes back to each operand, on average over entries
     gradient_sources: dict[int, float] = field(default_factory=dict)  # node (`order`) → mean share of its gradient
+    features: tuple[int, ...] = ()  # axes along which random weights made entries independent
     fan: float = 0.0  # of a result of random weights: how many terms each entry has
     is_scaled_back: bool = False  # each feature was divided by its own size
     biases: frozenset[Any] = frozenset()  # what is added to each feature, the same for all samples and steps
@@ -111,6 +122,7 @@ class Tape:
             node.spread = self._inherited(node, forward)
         if node.undefined is None:
             _forward_kernel(node)
+            node.features = node.features or _features(node)
         if fresh > 0:
             node.spread = node.spread | {self.source(): math.sqrt(fresh)}
         return node
@@ -130,6 +142,19 @@ class Tape:
                 slope = log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(STEP))
                 add_spread(found, parent.spread, slope)
         return found
+
+
+def _features(node: Node) -> tuple[int, ...]:
+    """Those of the operands, at their place in the result."""
+    for parent in node.parents:
+        places = parent.features if parent.shape == node.shape else map(node.axis_map or _nowhere, parent.features)
+        if found := tuple(place for place in places if place is not None):
+            return found
+    return ()
+
+
+def _nowhere(axis: int) -> None:
+    return None
 
 
 def _forward_kernel(node: Node) -> None:
@@ -181,6 +206,34 @@ def add_spread(to: Spread, spread: Spread, weight: float) -> None:
     if weight:
         for source, value in spread.items():
             to[source] = to.get(source, 0.0) + weight * value
+
+
+def common_square(
+    of: Sequence[Moments], sizes: Shape, features: Sequence[int], overlap: float, kernel: Kernel | None = None
+) -> float:
+    """The mean over all pairs of entries of the product of their correlations in two tensors of one shape.
+
+    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
+    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
+    """
+    a, b = (_correlations(moments) for moments in of)
+    products = a * b
+    same = tuple(0 if axis in features else slice(None) for axis in range(products.ndim))
+    products[same] += np.sqrt((1 - a[same] ** 2) * (1 - b[same] ** 2)) * min(overlap, 1.0)
+    if kernel is not None and sizes[kernel[0]] == len(kernel[1]):
+        products = np.moveaxis(products.copy(), kernel[0], 0)
+        products[0] *= unevenness(kernel[1])
+        products = np.moveaxis(products, 0, kernel[0])
+    return float(average(products, sizes, range(len(sizes))).flat[0])
+
+
+def _correlations(moments: Moments) -> Products:
+    variance = moments.square - moments.mean**2
+    return (
+        np.clip((moments.products - moments.mean**2) / variance, -1, 1)
+        if variance > 0
+        else np.ones_like(moments.products)
+    )
 
 
 def log_ratio(a: float, b: float) -> float:
