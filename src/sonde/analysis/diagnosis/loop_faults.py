@@ -188,7 +188,7 @@ def _norms_unfrozen(s: RunEvidence) -> Finding | None:
         for name, kind in s.types.items()
         if "BatchNorm" in kind and name in frozen and s.facts.get("training") is not (name in other)
     ]
-    if not moving or not s.moved:
+    if not moving or not any(s.moves(p["name"]) for p in s.parameters):
         return None
     said = (
         f"{len(moving)} layers of batch normalisation have a gain and a bias that ask for no gradient, but are in "

@@ -6,7 +6,7 @@ import statistics
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, flows, gradient_norms
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, LEARNED, RunEvidence
 from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, NEARLY_UNMOVED, WEIGHTED_KINDS
 from sonde.analysis.diagnosis.task_faults import FAR_MOVED
 from sonde.core.formatting import number
@@ -43,7 +43,8 @@ def _slower_learns(s: RunEvidence) -> Finding | None:
 
 
 def _outrageous_steps(s: RunEvidence) -> Finding | None:
-    if s.step_size is None or s.step_size < OUTRAGEOUS or not flows(s):
+    least = 3 * OUTRAGEOUS if s.learned else OUTRAGEOUS  # from weights of zero, steps are as long as they
+    if s.step_size is None or s.step_size < least or not flows(s):
         return None
     return found("likely", f"In the first steps weights change by {number(s.step_size)} times their norm a step.")
 
@@ -63,6 +64,12 @@ def _large_steps(s: RunEvidence) -> Finding | None:
     return found("likely", said)
 
 
+def _rate_may_be_high(s: RunEvidence) -> bool:
+    """Whether no fit says otherwise: the run's own rate learns one batch, and lower ones do not learn more."""
+    own = s.fit("1")
+    return own is None or own < LEARNED or s.helps("0.1", "0.01") is not None
+
+
 def _units_died(s: RunEvidence) -> Finding | None:
     died = [
         name
@@ -70,7 +77,7 @@ def _units_died(s: RunEvidence) -> Finding | None:
         if steps[min(steps)] < 0.5 and steps[max(steps)] >= 0.9 and len(steps) > 3
     ]
     fastest = max((max(steps.values()) for steps in s.update_ratios), default=0.0)
-    if not s.failed or not died or fastest < LARGE_STEP / 3 or not _is_stuck(s):
+    if not s.failed or not died or fastest < LARGE_STEP / 3 or not (_is_stuck(s) and _rate_may_be_high(s)):
         return None
     said = (
         f"Units that were alive died while weights changed by up to {number(100 * fastest)} % of their norm in a step."

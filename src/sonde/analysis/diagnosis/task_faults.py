@@ -171,18 +171,18 @@ def _out_of_reach(s: RunEvidence) -> Finding | None:
 def _out_of_bounds(s: RunEvidence) -> Finding | None:
     """From rows: targets of a distance outside the range of the last activation, or a distance that it cannot have."""
     operation = _last_operation(s)
-    if not s.is_distance or s.trials is not None or s.learned or operation not in _RANGES:
+    if not s.is_distance or s.trials is not None or operation not in _RANGES:
         return None
     low, high = _RANGES[operation]
     least, most = s.targets.get("min", low), s.targets.get("max", high)
     if min(least - low, high - most) < -OUT_OF_REACH:
         where = f"targets reach from {number(least)} to {number(most)}"
-    elif high - low < math.inf and (s.last_loss or 0.0) > OUT_OF_BOUNDS:
+    elif not s.learned and high - low < math.inf and (s.last_loss or 0.0) > OUT_OF_BOUNDS:
         where = f"the loss is {number(s.last_loss or 0.0)}"
     else:
         return None
     said = f"The last activation ({operation.lower()}) stays between {low:g} and {high:g}, and {where}."
-    return found("certain", said, modules=_last_activation(s))
+    return found("likely" if s.learned else "certain", said, modules=_last_activation(s))
 
 
 def _softmax_over_samples(s: RunEvidence) -> Finding | None:
@@ -345,11 +345,11 @@ def _one_class_a_batch(s: RunEvidence) -> Finding | None:
     """Batches that each hold one class, and not the same one: samples sorted by class."""
     spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
     single = [step for step, spread in spreads.items() if spread == 0]
-    if s.learned or len(spreads) < EARLY or len(single) < 0.8 * len(spreads):
+    if len(spreads) < EARLY or len(single) < 0.8 * len(spreads):
         return None
     if len({means[step] for step in single}) < 2:
         return None
-    if s.model_calls > 1 or s.targets.get("kind") == "real":
+    if s.model_calls > 1 or _kind(s) == "real" or math.prod(s.targets.get("shape") or [0]) < SEVERAL_SAMPLES:
         return None
     said = (
         f"In {len(single)} of {len(spreads)} watched steps all targets of a batch are equal, and not always the same."

@@ -13,6 +13,7 @@ from sonde.observe.facts import tensors
 
 SAMPLES = 128  # of a batch that are used
 _FEWEST = 24  # samples that tell
+_OTHERS = 8  # samples that are not of the largest class
 _EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
 
 
@@ -80,6 +81,8 @@ def leak(x: Any, y: Any, kind: str) -> dict[str, int] | None:
         told = torch.tensor([abs(_correlation(column, y)) > _EQUAL for column in given.T])
     else:
         classes = [given[y == known] for known in set(y.tolist())]
+        if len(given) - max(map(len, classes)) < _OTHERS:
+            return None
         inside = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
         told = (inside <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0) & (len(classes) > 1)
     return {"feature": int(told.nonzero()[0]), "n": len(given)} if bool(told.any()) else None
