@@ -20,7 +20,7 @@ from sonde.observe import warn
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
 from sonde.observe.shards import data_ranks
-from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, is_sharded, unwrapped
+from sonde.observe.watched_modules import REPLICATED, SCRIPTED, Layers, WatchedModel, is_sharded, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
 from sonde.store.run import describe_environment
@@ -282,6 +282,8 @@ def watch(
     _watches[unwrapped(model)] = weakref.ref(recorder)
     if any(module.hidden == SCRIPTED for module in watched.modules):
         warn("TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
+    if watched.root.hidden == REPLICATED:
+        warn(f"outputs and their gradients are undefined: {REPLICATED}")
     return Watch(recorder, run, where, loss)
 
 
