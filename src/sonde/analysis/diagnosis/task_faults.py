@@ -265,7 +265,7 @@ def _memorised(s: RunEvidence) -> float | None:
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
+    return None if abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
 
 
 def _hardly_moved(s: RunEvidence) -> bool:
@@ -335,7 +335,7 @@ def _moved_for_nothing(s: RunEvidence) -> str | None:
 
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
-    could = _could(s)
+    could = None if s.beats_a_constant else _could(s)
     if could is None or "n" in (s.of_pairs("neighbours") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
     return found("likely", could, "What is learned from one batch does not help with the next.", is_rest=True)
