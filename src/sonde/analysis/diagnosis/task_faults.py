@@ -22,6 +22,7 @@ OUT_OF_REACH = 0.1  # score that the range of the output may cost
 OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 AWAY = 5.0  # times its first value that a loss falls below zero
+STAYS = 0.2  # share by which a loss that stays may rise or fall
 FAR_MOVED = 0.5  # how far the weights moved, in their norms
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
@@ -265,7 +266,7 @@ def _memorised(s: RunEvidence) -> float | None:
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
+    return None if abs(s.fell or 0.0) >= STAYS or _hardly_moved(s) else alone
 
 
 def _hardly_moved(s: RunEvidence) -> bool:
@@ -323,9 +324,8 @@ def _could(s: RunEvidence) -> str | None:
 
 
 def _moved_for_nothing(s: RunEvidence) -> str | None:
-    if not s.failed or s.steps < FEWEST_STEPS or s.beats_a_constant or abs(s.fell or 0.0) >= 0.2:
-        return None
-    if (s.moved or 0.0) < FAR_MOVED or (s.step_size or 0.0) >= LARGE_STEP or not flows(s):
+    stays = s.failed and not s.beats_a_constant and abs(s.fell or 0.0) < STAYS
+    if s.steps < FEWEST_STEPS or not (stays and _moved_far(s) and flows(s)):
         return None
     return (
         f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm, signal and gradient "
@@ -333,9 +333,13 @@ def _moved_for_nothing(s: RunEvidence) -> str | None:
     )
 
 
+def _moved_far(s: RunEvidence) -> bool:
+    return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < LARGE_STEP
+
+
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
-    could = _could(s)
+    could = None if s.beats_a_constant else _could(s)
     if could is None or "n" in (s.of_pairs("neighbours") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
     return found("likely", could, "What is learned from one batch does not help with the next.", is_rest=True)
