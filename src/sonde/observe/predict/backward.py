@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from sonde.analysis.products import Moments, Products
-from sonde.observe.predict.positions import MOST, Kernel, equalised, fitted, with_averages
+from sonde.observe.predict.positions import MOST, Kernel, equalised, fitted, parted, with_averages
 from sonde.observe.predict.tape import STEP, Node, Spread, Tape, add_spread, common_square, kernel_at, log_ratio
 
 _TURNED = "queries and keys are turned with their place, and tokens differ"
@@ -94,6 +94,8 @@ def _kernel_back(node: Node, gradient: Products, parent: Node, part: Products) -
             continue
         if to == (known[0] if known is node.gradient_kernel else node.axis_map(known[0])):
             given = kernel_at(node, to, gradient, node.gradient_kernel, len(known[1]))
+            if node.shape[to] != len(given) == parent.shape[axis]:
+                return axis, parted(given, part, axis, node.shape[to] // len(given))[0]
             matrix = fitted(given, part, axis, parent.shape[axis])
             if node.is_normalised and parent.kernel is not None and parent.kernel[0] == axis:
                 matrix = equalised(matrix, parent.kernel[1])

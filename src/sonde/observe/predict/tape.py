@@ -17,6 +17,7 @@ from sonde.observe.predict.positions import (
     alike,
     equalised,
     fitted,
+    parted,
     unevenness,
     with_averages,
 )
@@ -180,6 +181,10 @@ def _forward_kernel(node: Node) -> None:
         kernel_at(p, before, p.moments.products, p.kernel, sizes[1]) for p in same if p.shape[before] == sizes[0]
     ]
     if node.is_normalised and is_merged:
+        return
+    if sizes[0] != sizes[1] and not is_merged:
+        matrix, products = parted(kernels[0], node.moments.products, axis, sizes[0] // sizes[1])
+        node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
         return
     if node.is_normalised:
         matrix = fitted(equalised(kernels[0], kernels[0]), node.moments.products, axis, node.shape[axis])
