@@ -88,23 +88,23 @@ MUTANTS = (
     # predicted moments
     Mutant(
         "a gradient passes an activation by its values",
-        "observe/predict/elementwise.py",
-        "_square_slope(self._values(mean, std)[1], mean, std, rho)]",
-        "_square_slope(self._values(mean, std)[0], mean, std, rho)]",
+        "analysis/gaussian.py",
+        "square_slope(self._values(mean, std)[1], mean, std, rho)]",
+        "square_slope(self._values(mean, std)[0], mean, std, rho)]",
         "unit/test_predict.py -k residual_study",
     ),
     Mutant(
         "a correlation keeps the square of the mean",
-        "observe/predict/elementwise.py",
+        "analysis/gaussian.py",
         "(moments.products - moments.mean**2) / variance",
         "moments.products / moments.square",
         "unit/test_predict.py -k with_a_mean",
     ),
     Mutant(
         "the mean of a product is that of one term",
-        "observe/predict/contractions.py",
-        "Moments(summed * x.mean * y.mean,",
-        "Moments(x.mean * y.mean,",
+        "analysis/products.py",
+        "Moments(summed * self.mean * other.mean,",
+        "Moments(self.mean * other.mean,",
         "unit/test_predict.py -k with_a_mean",
     ),
     # verdicts over sizes

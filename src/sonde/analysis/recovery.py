@@ -177,13 +177,21 @@ def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered
 
 
 def _distinct(audited: Audit) -> set[tuple[str, str]]:
-    """Recipe and rule of every distinct training; one that belongs to two recipes counts in the one with more rules."""
-    found: dict[str, tuple[str, str]] = {}
-    for recipe in sorted(audited.recipes, key=lambda recipe: -len(recipe.rules)):
+    """Recipe and rule of every distinct training.
+
+    One that belongs to two recipes counts in the one with more seeds, or more rules: a part of its seeds is no other
+    training.
+    """
+    every = [(recipe, rule) for recipe in audited.recipes for rule in recipe.rules]
+    kept: dict[str, list[set[int]]] = {}
+    found = set()
+    for recipe, rule in sorted(every, key=lambda pair: (-len(pair[1].seeds), -len(pair[0].rules))):
         trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(_OBSERVATION_KEYS)}
-        for rule in recipe.rules:
-            found.setdefault(identity(trained | rule.options | {"seeds": rule.seeds}), (recipe.title, rule.label))
-    return set(found.values())
+        others, seeds = kept.setdefault(identity(trained | rule.options), []), set(rule.seeds)
+        if not any(seeds <= other for other in others):
+            others.append(seeds)
+            found.add((recipe.title, rule.label))
+    return found
 
 
 class _Point(NamedTuple):

@@ -192,6 +192,11 @@ class RowWriter:
         """Record a loss that the user logs; several of one step, as of micro-batches, are averaged."""
         self._log_of(step, now).losses.append(RecordedLoss(_one_number(loss)))
 
+    def drop_losses(self, step: int) -> None:
+        """Forget the losses that were logged of this step so far."""
+        if self._logged is not None and self._logged.step == step:
+            self._logged.losses = []
+
     def log_success(self, name: str, value: Any, step: int, now: int) -> None:
         """Record a metric of success that the user logs; the last of a step counts."""
         self._log_of(step, now).success[name] = _one_number(value)

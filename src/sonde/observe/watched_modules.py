@@ -17,6 +17,7 @@ WHOLE_MODEL = "(model)"  # the name of the model itself
 COMPILED = "it runs in a graph that was compiled without the watch: call watch.recompile()"
 FROZEN = "frozen and in eval mode, where a hook would change the way PyTorch computes it"
 SCRIPTED = "the module is TorchScript: what happens inside is not seen"
+REPLICATED = "nn.DataParallel calls a copy of the module on each device: use DistributedDataParallel"
 WITHIN_ATTENTION = "MultiheadAttention uses its weights without calling it"
 REMOVED = "the module is no longer part of the model"
 
@@ -111,6 +112,7 @@ def _walk(
     module: nn.Module, name: str, hidden: str | None, compiled: bool, seen: set[int]
 ) -> Iterator[tuple[str, nn.Module, str | None, bool]]:
     """Name, module, why its calls are not seen, and whether it is compiled; without the wrappers of distributing."""
+    hidden = REPLICATED if _has_replicas(module) else hidden
     module = unwrapped(module)
     if id(module) in seen:
         return
@@ -128,6 +130,10 @@ def _walk(
         hidden = hidden or WITHIN_ATTENTION
     for part, child in content.named_children():
         yield from _walk(child, part if name == WHOLE_MODEL else f"{name}.{part}", hidden, compiled, seen)
+
+
+def _has_replicas(module: nn.Module) -> bool:
+    return isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

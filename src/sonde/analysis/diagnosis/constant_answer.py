@@ -7,6 +7,7 @@ from typing import Any
 
 from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, EARLY, MAP_LOSSES, SHAPE_OPS, RunRecord
 
+_SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill", "Add", "Mul", "Div"})  # of labels, beside the log-softmax
 FEW_TARGETS = 32  # with fewer, the best constant answer to them is not that to others
 
 
@@ -81,7 +82,8 @@ def _entropy(s: RunRecord) -> float | None:
     """The entropy of the shares of classes."""
     shape, ops = s.facts["output_shape"], s.loss_ops
     named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
-    if not named | binary or ops - CLASS_LOSSES - BINARY_LOSSES - SHAPE_OPS or len(shape) < 1 + bool(named):
+    known = CLASS_LOSSES | BINARY_LOSSES | SHAPE_OPS | (_SMOOTHING if _is_smoothed(s) else frozenset())
+    if not named | binary or ops - known or len(shape) < 1 + bool(named):
         return None
     classes = 2 if binary else _classes(s)
     if classes is None or s.first_loss is None:
@@ -89,15 +91,20 @@ def _entropy(s: RunRecord) -> float | None:
     many = math.prod(shape) // (1 if binary else classes)
     equal = math.log(classes)
     one = min(equal, _entropy_of_targets(s))
-    summed = abs(s.first_loss - many * equal) < 0.3 * many * equal
+    summed = abs(s.first_loss - many * equal) < 0.2 * many * equal
     return (many * one if summed and many > 3 else one) or None
 
 
+def _is_smoothed(s: RunRecord) -> bool:
+    """Whether a cross-entropy smooths its labels: equal shares then still cost log(classes)."""
+    return s.loss_ops >= {"MaskedFill", "Neg"} and bool(s.loss_ops & CLASS_LOSSES)
+
+
 def _entropy_of_targets(s: RunRecord) -> float:
-    """The entropy of the targets seen; ∞ where they are too few or not known."""
+    """The entropy of the targets seen; ∞ where they are too few, smoothed or not known."""
     known = _only_targets(s).get("entropy")
     few = math.prod(_only_targets(s).get("shape") or [0]) < FEW_TARGETS
-    return math.inf if known is None or few else float(known)
+    return math.inf if known is None or few or _is_smoothed(s) else float(known)
 
 
 def _only_targets(s: RunRecord) -> Mapping[str, Any]:

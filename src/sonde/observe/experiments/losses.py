@@ -5,6 +5,7 @@ outputs, never to weights.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -314,7 +315,7 @@ class ReturnedLoss:
     """The loss of (what the model returned, y); where it takes no tuple or mapping, of the first tensor in it."""
 
     def __init__(self, loss: OutputLoss, returned: Any, y: Any) -> None:
-        self._loss, self._returned = _copied_loss(loss), returned
+        self._loss, self._returned, self._y = _copied_loss(loss), returned, y
         self._whole = isinstance(returned, Tensor) or self._takes(returned, y)
 
     def _takes(self, returned: Any, y: Any) -> bool:
@@ -342,6 +343,19 @@ class ReturnedLoss:
 
     def __call__(self, returned: Any, y: Any) -> Tensor:
         return self._loss(returned if self._whole else first_float(returned), y)
+
+    def of_returned(self, returned: Any, y: Any) -> Tensor:
+        """The loss of what was returned, as far as its output goes: further terms, as of codes, stay as they were."""
+        z = first_float(returned)
+        return self(returned, y) if z is None or not self._splits else self.of_output(z, y)
+
+    @functools.cached_property
+    def _splits(self) -> bool:
+        z = first_float(self._returned)
+        return self._whole and not isinstance(self._returned, Tensor) and z is not None and self._takes_output(z)
+
+    def _takes_output(self, z: Tensor) -> bool:
+        return self.depends_on_output(z, self._y) and self.depends_on_targets(z, self._y)
 
     def of_output(self, z: Tensor, y: Any) -> Tensor:
         """The loss with this tensor as the model's output, and everything else that it returned as it was."""
@@ -381,6 +395,25 @@ def own_loss(returned: Any, y: Any) -> Tensor:
     if loss is None:
         raise SondeError("the model returns no loss for this batch: give loss=, or a batch with targets in it")
     return loss
+
+
+class _PlacesAsSamples(nn.Module):
+    """A loss that takes every place of a sequence as a sample: outputs N·T × C and targets N·T."""
+
+    def __init__(self, loss: OutputLoss) -> None:
+        super().__init__()
+        self._loss = loss
+
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        return self._loss(output.reshape(-1, output.shape[-1]), y.reshape(-1))
+
+
+def as_in_loop(loss: OutputLoss, facts: Mapping[str, Any]) -> OutputLoss:
+    """The loss for outputs N × T × C, if the loop flattened them to N·T × C before it called the loss."""
+    of_model, of_loss = facts.get("output_shape") or [], facts.get("loss_shape") or []
+    flattened = len(of_model) > 2 and of_loss == [math.prod(of_model[:-1]), of_model[-1]]
+    targets = [one["shape"] for one in facts.get("targets") or []]
+    return _PlacesAsSamples(loss) if flattened and targets == [of_loss[:1]] else loss
 
 
 def _copied_loss(loss: OutputLoss) -> OutputLoss:

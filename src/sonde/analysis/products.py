@@ -4,20 +4,46 @@ A tensor of r axes is described by its mean and by 2^r numbers: `products[s_1, â
 whose places differ along exactly the axes with s = 1.  `products[0, â€¦, 0]` is the mean square; along the sample axis
 `products` has what two samples have in common, along the feature axis the squared mean.  Sums, products of independent
 tensors, contractions, means and centring are exact on this description.  Along an axis of size 1, and along one that
-was expanded, both numbers are the same.
+was expanded, both numbers are the same.  Needs no torch.
 """
 
 import math
 import string
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 Products = NDArray[np.float64]
 Shape = tuple[int, ...]
+
+
+class Moments(NamedTuple):
+    """Mean and products of a tensor's entries."""
+
+    mean: float
+    products: Products
+
+    @property
+    def square(self) -> float:
+        """The mean square of an entry."""
+        return float(self.products.flat[0])
+
+    def scaled(self, factor: float) -> "Moments":
+        """Of the tensor times a factor."""
+        return Moments(self.mean * factor, self.products * factor**2)
+
+    def plus(self, other: "Moments") -> "Moments":
+        """Of the sum with an independent tensor: their means are all that they have in common."""
+        products = self.products + other.products + 2 * self.mean * other.mean
+        return Moments(self.mean + other.mean, products)
+
+    def mixed(self, other: "Moments", labels: str, sizes: dict[str, int]) -> "Moments":
+        """Of `einsum(labels, x, y)` with an independent tensor."""
+        out = labels.split("->")[1]
+        summed = math.prod(n for label, n in sizes.items() if label not in out)
+        return Moments(summed * self.mean * other.mean, contracted(self.products, other.products, labels, sizes))
 
 
 def average(products: Products, sizes: Shape, axes: Iterable[int]) -> Products:
@@ -134,23 +160,3 @@ def _split(products: Products, place: int, new: Sequence[int]) -> Products:
             first = result.take([0], place + axis)
             result = np.concatenate([first, first], place + axis)
     return result
-
-
-def empirical(x: Tensor) -> tuple[float, Products]:
-    """Mean and products of the entries of a tensor, each over the pairs that there are."""
-    values = x.detach().double()
-    means = _means(values)
-    for axis, n in enumerate(values.shape):
-        same, both = np.split(means, 2, axis)
-        other = same if n == 1 else (n * both - same) / (n - 1)
-        means = np.concatenate([same, other], axis)
-    return float(values.mean()) if values.numel() else 0.0, means
-
-
-def _means(values: Tensor) -> Products:
-    """For each set of axes, the mean square of the mean over them."""
-    found = np.empty([2] * values.dim())
-    for index in np.ndindex(*found.shape):
-        axes = [axis for axis, is_averaged in enumerate(index) if is_averaged]
-        found[index] = float((values.mean(axes) if axes else values).square().mean())
-    return found
