@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
-from sonde.cli.show import show_command
+from sonde.cli.store import show_command
 from sonde.cli.terminal import PrintableConsole
 from sonde.cli.train import QUICK_TASKS
 from sonde.config import label_of

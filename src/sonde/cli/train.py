@@ -235,7 +235,7 @@ def train_command(
         warm_up()
 
     from sonde.cli.execute import execute, exit_code
-    from sonde.cli.show import print_runs, runs_as_json
+    from sonde.cli.store import print_runs, runs_as_json
     from sonde.cli.terminal import print_json
     from sonde.config import complete_and_load_plugins
     from sonde.store.load import load_some

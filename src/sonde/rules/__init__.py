@@ -25,12 +25,11 @@ definitions of `sonde.analysis`.  A plugin needs none of these lines.
 from sonde.rules.bp import Backprop, ForwardGradient, Frozen
 from sonde.rules.bridges import CreditBridge, StateBridge
 from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
-from sonde.rules.energy import DualPropagation, EquilibriumPropagation, PredictiveCoding
 from sonde.rules.fa import BatchMagnitudes, FeedbackAlignment, FixedMagnitudes, KolenPollack, UniformSigns, WeightMirror
 from sonde.rules.local import DirectTargets, PredSim
+from sonde.rules.moved_states import DualPropagation, EquilibriumPropagation, ForwardForward, Pepita, PredictiveCoding
 from sonde.rules.rule import Evaluation, Facts, LocalRule, Pair, Rule, RuleState, Signal
 from sonde.rules.states import Nothing, StoredState
-from sonde.rules.two_passes import ForwardForward, Pepita
 
 RULES: dict[str, type[Rule]] = {
     "bp": Backprop,
