@@ -191,7 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drift of all groups is taken for a fault",
-        "analysis/scaling_rules.py",
+        "analysis/scaling.py",
         "return middle if abs(middle) <= _MOST_DRIFT else 0.0",
         "return 0.0",
         "unit/test_scaling.py -k drift",
