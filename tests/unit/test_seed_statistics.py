@@ -36,6 +36,7 @@ MEASUREMENTS = {
     "tasks/images.py",  # standardises pixels
     "observe/experiments/__init__.py",  # standardises targets
     "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets
+    "observe/experiments/pairs.py",  # whether a feature differs inside a class
     "observe/facts.py",  # the spread of an input's numbers, which is what is noted
     "observe/predict/contractions.py",  # how unequal the rows or columns of a matrix are
     "observe/predict/operations.py",  # imports what `torch.var` within a network does to a predicted signal
