@@ -92,6 +92,7 @@ def _yardsticks(recipe: RecipeAudit, name: str) -> list[RuleAudit]:
 
 
 def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit]) -> Recovered:
+    """The share of a rule.  A seed without one has the reason in `without`."""
     margin = best[0].margin.by_seed if len(best) == 1 else {}
     why = (
         "there is no backprop of this recipe"
@@ -250,6 +251,7 @@ RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
 def _rank_correlation_of(
     name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[str, Recovered, RuleAudit]]
 ) -> RankCorrelation:
+    """Undefined, with the reason, for fewer than `FEWEST_RULES` points with a rank, and where a side is constant."""
     points = []
     for recipe, one, rule in pairs:
         over, stream = (summarise(map(each, rule.runs)) for each in (of, RECOVERY_QUANTITIES[STREAM_LABEL]))

@@ -146,6 +146,7 @@ class Tasks:
         self.ledger.send(event)
 
     def _end(self, task: Any) -> None:
+        """Tell the ledger how a task ended.  A task that was cancelled before it began leaves its runs waiting."""
         bundle = self.under_way.pop(task)
         answers: list[RunOutcome] = []
         how = ""

@@ -280,6 +280,7 @@ def verify(root: str | Place) -> Verified:
 
 
 def _verify_run(path: Place, found: Verified, indexed: "_Indexed") -> None:
+    """Check one run.  If its manifest changes meanwhile, as it does in training, all files are checked again."""
     run = open_run(path)
     if run.manifest.checksums is None:
         found.without_checksums.append(run.id)
