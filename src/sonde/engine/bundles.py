@@ -157,7 +157,7 @@ class Ledger:
         ]
 
     def _retry_or_fail(self, config: RunConfig, how: str, wrote: str, *, alone: bool) -> None:
-        """Decide on a run whose process died: it may have ended, is resumed once, then failed.  Writes log and manifest."""
+        """Decide on a run whose process died: it may have ended, is resumed once, then fails.  Writes to the store."""
         path = self.runs / config.id
         if run_exists(path) and (manifest := read_manifest(path)).state in ENDED:
             self._finish(config, outcome_of(config.id, manifest))
