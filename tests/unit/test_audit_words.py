@@ -211,5 +211,5 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 def test_audit_and_compare_need_no_torch() -> None:
     modules = "sonde.analysis.audit, sonde.analysis.audit_text, sonde.analysis.comparison, sonde.store.readings"
-    code = f"import sys, {modules}, sonde.cli.compare, sonde.cli.compare; assert 'torch' not in sys.modules"
+    code = f"import sys, {modules}, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
