@@ -19,23 +19,21 @@ if TYPE_CHECKING:
     from sonde.store.files import Place
 
 
+def _function(help: str) -> Any:
+    return typer.Argument(metavar="FILE.py:FUNCTION", help=help, show_default=False)
+
+
 PictureFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
+]
+BatchShape = Annotated[
+    str | None, typer.Option(metavar="64,3,32,32", help="Shape of a batch, if the function returns none.")
 ]
 
 
 def predict_command(
-    make: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function that returns the model, or (model, x).",
-            show_default=False,
-        ),
-    ],
-    shape: Annotated[
-        str | None, typer.Option(metavar="64,3,32,32", help="Shape of a batch, if the function returns none.")
-    ] = None,
+    make: Annotated[str, _function("A function that returns the model, or (model, x).")],
+    shape: BatchShape = None,
     out: PictureFile = None,
     json: Json = False,
 ) -> None:
@@ -73,12 +71,7 @@ def sizes_of(shape: str) -> tuple[int, ...]:
 
 def check_command(
     make: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function that returns the model, or (model, x), (model, x, y), (model, x, y, loss).",
-            show_default=False,
-        ),
+        str, _function("A function that returns the model, or (model, x), (model, x, y), (model, x, y, loss).")
     ],
     batch: Annotated[
         str | None,
@@ -176,12 +169,7 @@ DEFAULT_SIZES = {"width": (64, 128, 256, 512), "depth": (4, 8, 16, 32)}
 
 def scaling_command(
     make: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function of the size: returns the model, alone or with any of optimiser, x, y and loss.",
-            show_default=False,
-        ),
+        str, _function("A function of the size: returns the model, alone or with any of optimiser, x, y and loss.")
     ],
     over: Annotated[
         list[str],
@@ -194,9 +182,7 @@ def scaling_command(
             help="Also train with each of these learning rates, and report whether the best one depends on the size.",
         ),
     ] = None,
-    shape: Annotated[
-        str | None, typer.Option(metavar="32,64", help="Shape of a batch, if the function returns none.")
-    ] = None,
+    shape: BatchShape = None,
     optimizer: Annotated[
         str, typer.Option(metavar="adam|sgd", help="The optimiser, if the function returns none.")
     ] = "adam",
