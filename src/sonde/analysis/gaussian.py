@@ -177,6 +177,7 @@ def _excess(values: Products, along: Products | None, mean: float, std: float, r
 
 
 def square_slope(slopes: Products, mean: float, std: float, rho: Products) -> Products:
+    """E f'(x) f'(x') of two normal numbers with these correlations; at std 0 both have the slope at the mean."""
     if std == 0:
         return np.full(rho.shape, float(slopes[0]) ** 2)
     return Expectation(slopes, mean, std).product(rho)

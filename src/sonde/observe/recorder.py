@@ -74,7 +74,7 @@ class Recorder:
         self._told_of_graphs = False
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
-        self._logged_at: tuple[int, int, int | None] = -1, -1, None  # the last log: now, of which step, scale's version
+        self._logged_at: tuple[int, int, int | None] = -1, -1, None  # the last log: now, its step, scale's version
         self._targets: list[Tensor] = []  # of the step under way: mean and spread of what the loss module was given
 
         self._first = facts.FirstStep(model, self._updates)

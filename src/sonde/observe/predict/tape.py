@@ -242,4 +242,5 @@ def _correlations(moments: Moments) -> Products:
 
 
 def log_ratio(a: float, b: float) -> float:
+    """log(a/b); 0 where a or b is not positive."""
     return math.log(a / b) if a > 0 and b > 0 else 0.0
