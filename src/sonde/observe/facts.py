@@ -32,8 +32,9 @@ _MOST_TENSORS = 8  # of an input that are described
 _STATISTICS = (
     *("mean", "std", "min", "max", "not_finite_share", "rms", "whole_share"),
     *("feature_offset", "feature_std_max", "feature_std_min"),
-    *("feature_variance", "entropy", "top_share"),
+    *("feature_variance", "entropy", "top_share", "alike"),
 )
+IGNORED = -100  # the target that losses leave out by default
 _COUNTED = 1024  # entries of a tensor whose distinct values are counted
 _KEPT_NUMBERS = 1 << 20  # a model up to this size has its first weights kept for experiments
 
@@ -80,7 +81,7 @@ class TensorStatistics:
             broken, rms = (~y.isfinite()).to(y.dtype).mean(), root_mean_square(y)
             whole = (y == y.round()).to(y.dtype).mean()
             of_all = [y.mean(), y.std(correction=0), y.min(), y.max(), broken, rms, whole]
-            self.numbers = torch.stack([*of_all, *_by_feature(y), *_shares(y)])
+            self.numbers = torch.stack([*of_all, *_by_feature(y), *_shares(x), _alike(y)])
 
     def read(self) -> dict[str, Any]:
         """Name, shape, dtype and statistics as plain values; waits for the device."""
@@ -88,6 +89,7 @@ class TensorStatistics:
         if self.numbers is not None:
             values = map(finite_or_none, self.numbers.tolist())
             known |= dict(zip(_STATISTICS, values, strict=True))
+            known["alike"] = known["alike"] == 1
         return known
 
 
@@ -108,16 +110,25 @@ def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min(), stds.square().mean()
 
 
-def _shares(y: Tensor) -> tuple[Tensor, Tensor]:
+def _shares(x: Tensor) -> tuple[Tensor, Tensor]:
     """The entropy of the shares of distinct values, with Miller and Madow's correction, and the largest share.
 
-    Of the first 1024 entries, without waiting for the device: p_i is the share of entries that equal entry i, the
-    entropy the mean of −log p_i, and the number of distinct values the sum of 1/(n·p_i).
+    Of the first 1024 entries that losses do not ignore, without waiting for the device: p_i is the share of entries
+    that equal entry i, the entropy the mean of −log p_i, and the number of distinct values the sum of 1/(n·p_i).
     """
-    flat = y.flatten()[:_COUNTED]
-    share = (flat[:, None] == flat[None]).to(y.dtype).mean(1).clamp_min(1 / max(1, len(flat)))
-    distinct = (1 / (len(flat) * share)).sum()
-    return -share.log().mean() + (distinct - 1) / (2 * len(flat)), share.max()
+    flat = x.flatten()[:_COUNTED]
+    number = torch.float32 if x.device.type == "mps" else torch.float64
+    counts = (flat != IGNORED if not x.is_floating_point() else flat == flat).to(number)
+    many = counts.sum().clamp_min(1.0)
+    share = ((flat[:, None] == flat[None]) * counts).sum(1).div(many).clamp_min(1 / max(1, len(flat)))
+    weight = counts / many
+    distinct = (weight / share).sum()
+    return (weight * -share.log()).sum() + (distinct - 1) / (2 * many), (share * counts).amax()
+
+
+def _alike(y: Tensor) -> Tensor:
+    """1 if all samples are equal, and there are several."""
+    return (y == y[:1]).all().to(y.dtype) if y.dim() and len(y) > 1 else y.new_zeros(())
 
 
 def tensor_statistics(value: Any) -> list[TensorStatistics]:
@@ -259,6 +270,8 @@ class FirstStep:
         self.in_eval: tuple[float, int] | None = None
         self._model, self._updates = model, updates
         self._tensors: dict[str, list[TensorStatistics]] = {}
+        self._pair: tuple[Any, Any] | None = None  # inputs and targets of the first call of the loss
+        self._given: Any = None
         self._mode: dict[str, Any] = {}
         self._with_modes: list[weakref.ref[nn.Module]] | None = None  # modules that the mode changes
         self._output_made = -1  # autograd's number of the operation that made the latest output
@@ -267,12 +280,14 @@ class FirstStep:
         """Record the arguments of the model: by position or, if there are none, by name."""
         if not self._tensors.get("inputs"):
             self._tensors["inputs"] = tensor_statistics(given)
+            self._given = given
 
     def record_targets(self, given: Any, step: int) -> None:
         """Record the second argument of each call of the loss in the first step."""
         known = self._tensors.setdefault("targets", [])
         if step == 0 and len(known) < _MOST_TENSORS:
             known += tensor_statistics(given)
+            self._pair = self._pair or (self._given, given)
 
     def record_modes(self, model: nn.Module) -> None:
         """Record modes, and at first the initial parameters, before a watched pass."""
@@ -310,13 +325,22 @@ class FirstStep:
             return False
         self.graph["loss_ops"] = operations.operations_since(loss, self._output_made)
         self.graph["loss_shape"] = operations.largest_shape(loss, self._output_made)
+        self.graph["loss_axis"] = operations.softmax_axis(loss, self._output_made)
+        self.graph["further_terms"] = operations.has_further_terms(loss, self._output_made)
         return True
+
+    def record_sum(self, loss: Tensor) -> None:
+        """Record whether a loss that the loop logs, beside that of the loss module, has terms of its own."""
+        if self._output_made >= 0 and "loss_ops" in self.graph and not self.graph.get("further_terms"):
+            more = {*operations.operations_since(loss, self._output_made)} - {*self.graph["loss_ops"]}
+            self.graph["further_terms"] = "Add" in more
 
     def facts(self) -> dict[str, Any] | None:
         """All of it, as soon as the step is over; None before that."""
         if self.calls is None:
             return None
         calls, self.calls = self.calls, []
+        pair, self._pair, self._given = self._pair, None, None
         model, optimisers = self._model.model(), self._updates.optimisers
         held = self._updates.held() if optimisers else None
         return {
@@ -326,9 +350,19 @@ class FirstStep:
             "optimisers": [_optimiser(optimiser) for optimiser in optimisers],
             "inputs": [one.read() for one in self._tensors.get("inputs", [])],
             "targets": [one.read() for one in self._tensors.get("targets", [])],
+            "pairs": self._compared(pair),
             **self._mode,
             **self.graph,
         }
+
+    def _compared(self, pair: tuple[Any, Any] | None) -> dict[str, Any]:
+        """What inputs tell of their targets; empty where the targets were not seen."""
+        from sonde.observe.experiments.pairs import pairs_of_step  # imports this module
+
+        shape = self.graph.get("output_shape")
+        if pair is None or shape is None:
+            return {}
+        return pairs_of_step(*pair, torch.empty(shape, device="meta"))
 
 
 def _modes(model: nn.Module, modules: Sequence[WatchedModule]) -> dict[str, Any]:

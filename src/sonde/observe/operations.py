@@ -60,6 +60,24 @@ def operations_since(loss: Tensor, output: int) -> list[str]:
     return [_kind(node) for node in _nodes(loss.grad_fn) if _kind(node) != _LEAF and int(node._sequence_nr()) > output]
 
 
+def softmax_axis(loss: Tensor, output: int) -> list[int]:
+    """The axis of the last log-softmax of a loss, and how many axes there are; empty where there is none."""
+    nodes = [] if loss.grad_fn is None else _nodes(loss.grad_fn)
+    for node in nodes:
+        if _kind(node) == "LogSoftmax" and int(node._sequence_nr()) > output:
+            axes, axis = len(next(iter(getattr(node, "_input_metadata", ()))).shape), int(node._saved_dim)
+            return [axis - (1 << 64) + axes if axis >= 1 << 63 else axis, axes]
+    return []
+
+
+def has_further_terms(loss: Tensor, output: int) -> bool:
+    """Whether a loss depends on what the model computes by another way than through its output."""
+    nodes = [] if loss.grad_fn is None else _nodes(loss.grad_fn)
+    above = [node for node in nodes if _kind(node) != _LEAF and int(node._sequence_nr()) > output]
+    below = {parent for node in above for parent in _parents(node) if parent not in above}
+    return any(_kind(node) != _LEAF and int(node._sequence_nr()) < output for node in below)
+
+
 def largest_shape(loss: Tensor, output: int) -> list[int]:
     """The shape of the largest tensor between the model's output and the loss, where this version of torch has it."""
     nodes = [] if loss.grad_fn is None else [n for n in _nodes(loss.grad_fn) if _kind(n) != _LEAF]

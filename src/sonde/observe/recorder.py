@@ -346,8 +346,13 @@ class Recorder:
         step = self.step - 1 if self._late and self.step > 0 else self.step
         for name, value in success.items():
             self._writer.log_success(name, value, step, self.step)
-        if loss is not None and step != self._loss_recorded_in:
+        if loss is None:
+            return
+        if step != self._loss_recorded_in:
             self._log_loss(loss, step)
+        elif step <= 1 and isinstance(loss, Tensor) and loss.grad_fn is not None:
+            self._first.record_sum(loss)
+            self._writer.add_facts({"further_terms": self._first.graph.get("further_terms")})
 
     def _log_loss(self, loss: Any, step: int) -> None:
         if isinstance(loss, Tensor):

@@ -7,6 +7,7 @@ from typing import Any
 
 from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, EARLY, MAP_LOSSES, SHAPE_OPS, RunRecord
 
+_SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill", "Add", "Mul", "Div"})  # of labels, beside the log-softmax
 FEW_TARGETS = 32  # with fewer, the best constant answer to them is not that to others
 
 
@@ -81,15 +82,17 @@ def _entropy(s: RunRecord) -> float | None:
     """The entropy of the shares of classes."""
     shape, ops = s.facts["output_shape"], s.loss_ops
     named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
-    if not named | binary or ops - CLASS_LOSSES - BINARY_LOSSES - SHAPE_OPS or len(shape) < 1 + bool(named):
+    smoothed = ops >= {"MaskedFill", "Neg"} and bool(named)
+    known = CLASS_LOSSES | BINARY_LOSSES | SHAPE_OPS | (_SMOOTHING if smoothed else frozenset())
+    if not named | binary or ops - known or len(shape) < 1 + bool(named):
         return None
     classes = 2 if binary else _classes(s)
     if classes is None or s.first_loss is None:
         return None
     many = math.prod(shape) // (1 if binary else classes)
     equal = math.log(classes)
-    one = min(equal, _entropy_of_targets(s))
-    summed = abs(s.first_loss - many * equal) < 0.3 * many * equal
+    one = equal if smoothed else min(equal, _entropy_of_targets(s))
+    summed = abs(s.first_loss - many * equal) < 0.2 * many * equal
     return (many * one if summed and many > 3 else one) or None
 
 

@@ -366,3 +366,11 @@ FLOW_SYMPTOMS = (
     ),
 )
 """Causes before their symptoms."""
+
+
+_BARRIERS = ("vanishing_gradient", "dead_units", "saturated_units")  # nothing reaches some layers
+
+
+def flows(s: RunEvidence) -> bool:
+    """Whether signal and gradient reach all layers, so that the cause may be elsewhere."""
+    return not any(one.find(s) for one in FLOW_SYMPTOMS if one.name in _BARRIERS)

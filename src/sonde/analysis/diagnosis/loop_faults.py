@@ -177,6 +177,40 @@ def _in_eval(s: RunEvidence) -> Finding | None:
     return found(level, said, step=wrong[0])
 
 
+def _norms_unfrozen(s: RunEvidence) -> Finding | None:
+    """Batch normalisation whose gain and bias are frozen, but that is in train mode: its running statistics move."""
+    frozen = {s.owner(p["name"]) for p in _never_changing(s)} - {
+        s.owner(p["name"]) for p in s.parameters if p["requires_grad"]
+    }
+    other = s.facts.get("in_the_other_mode") or []
+    moving = [
+        name
+        for name, kind in s.types.items()
+        if "BatchNorm" in kind and name in frozen and s.facts.get("training") is not (name in other)
+    ]
+    if not moving or not any(s.moves(p["name"]) for p in s.parameters):
+        return None
+    said = (
+        f"{len(moving)} layers of batch normalisation have a gain and a bias that ask for no gradient, but are in "
+        "train mode: their running statistics follow the batches."
+    )
+    return found("likely", said, modules=moving, advice=_FREEZE)
+
+
+def _norms_switched(s: RunEvidence) -> Finding | None:
+    """Batch normalisation in eval mode in the first step, of a model in train mode, that is switched back later."""
+    share = s.of_run("eval_share")
+    other = [name for name in s.facts.get("in_the_other_mode") or [] if "BatchNorm" in s.types.get(name, "")]
+    back = [step for step, value in share.items() if value == 0]
+    if not other or not s.facts.get("training") or not share.get(0) or len(back) < _ENOUGH:
+        return None
+    said = f"{len(other)} layers of batch normalisation are in eval mode in step 0, and in train mode later."
+    return found("likely", said, modules=other, step=min(back), advice=_FREEZE)
+
+
+_FREEZE = "Call eval() of these layers again after each model.train(), as in a train() method of the model."
+
+
 LOOP_FAULTS = (
     Diagnosis(
         name="detached_graph",
@@ -234,10 +268,13 @@ LOOP_FAULTS = (
     ),
     Diagnosis(
         name="wrong_mode",
-        signs=(_in_eval,),
+        signs=(_in_eval, _norms_switched, _norms_unfrozen),
         consequences=frozenset({"lr_too_high", "lr_too_low"}),
         short="Train or eval mode is wrong while training.",
-        measured="Dropout or batch normalisation in a part that learns is in eval mode in a training step.",
+        measured=(
+            "Dropout or batch normalisation in a part that learns is in eval mode in a training step; or batch "
+            "normalisation that is frozen, or was in eval mode at first, is in train mode."
+        ),
         why="Batch normalisation then uses statistics that no batch has updated, and dropout does nothing.",
         remedy="Call model.train() before the training loop, and again after each evaluation.",
         reference="Ioffe & Szegedy (2015), Batch normalization, arXiv:1502.03167",

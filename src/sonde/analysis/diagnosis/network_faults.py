@@ -135,18 +135,17 @@ def _read_across(s: RunEvidence, samples: int, *features: int) -> list[dict[str,
     if len(features) > 1 or {tuple(one["shape"][:1]) for one in s.facts.get("inputs", [])} != {(samples,)}:
         return []
     reading = [m for m in s.leaves if m.get("batch_first") is False and len(m["input_shape"]) == 3]
-    return [m for m in reading if m["input_shape"][0] == samples and m["input_shape"][1] not in (samples, *features)]
+    return [m for m in reading if m["input_shape"][0] == samples and m["input_shape"][1] not in (1, samples, *features)]
 
 
 NETWORK_FAULTS = (
     Diagnosis(
         name="wrong_axis",
         signs=(_samples_as_places,),
-        asked=lambda s: not s.learned,
         short="A recurrent or attention module reads the samples of a batch as places of a sequence.",
         measured=(
             "A module with batch_first=False gets an input whose first axis is that of the samples, the model has one "
-            "answer per sample, and the run did not learn."
+            "answer per sample."
         ),
         why="Each sample is one place: its own sequence is not read, and answers depend on the other samples.",
         remedy="Make the module with batch_first=True, or transpose its input: x.transpose(0, 1).",

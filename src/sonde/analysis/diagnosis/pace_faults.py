@@ -4,10 +4,11 @@ import itertools
 import statistics
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, gradient_norms
+from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, flows, gradient_norms
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, LEARNED, RunEvidence
 from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, NEARLY_UNMOVED, WEIGHTED_KINDS
+from sonde.analysis.diagnosis.task_faults import FAR_MOVED
 from sonde.core.formatting import number
 
 OUTRAGEOUS = 1.0  # ‖ΔW‖/‖W‖
@@ -16,8 +17,6 @@ _LOST_STEP = 1e-9  # ‖ΔW‖/‖W‖ of a step that rounding undoes
 _LOST = 0.5  # share of a step that is left after rounding
 _DECOUPLED = ("AdamW", "SGD", "Lion")  # optimisers that do not divide the decay by the size of gradients
 _SAME = 1e-3  # relative difference of gradient norms that are clipped to one value
-_BARRIERS = ("vanishing_gradient", "dead_units", "saturated_units")  # nothing reaches some layers
-FAR_MOVED = 0.5  # how far the weights moved, in their norms
 SLOW_STEP = 1e-3  # ‖ΔW‖/‖W‖ of a step: below it a run of few steps is slow, not short
 LOSS_GREW = 10.0  # times the first loss
 WEIGHTS_SHRUNK = 1 / 3  # of the initial norm
@@ -44,7 +43,8 @@ def _slower_learns(s: RunEvidence) -> Finding | None:
 
 
 def _outrageous_steps(s: RunEvidence) -> Finding | None:
-    if s.learned or s.step_size is None or s.step_size < OUTRAGEOUS or not flows(s):
+    least = 3 * OUTRAGEOUS if s.learned else OUTRAGEOUS  # from weights of zero, steps are as long as they
+    if s.step_size is None or s.step_size < least or not flows(s):
         return None
     return found("likely", f"In the first steps weights change by {number(s.step_size)} times their norm a step.")
 
@@ -64,6 +64,12 @@ def _large_steps(s: RunEvidence) -> Finding | None:
     return found("likely", said)
 
 
+def _rate_may_be_high(s: RunEvidence) -> bool:
+    """Whether no fit says otherwise: the run's own rate learns one batch, and lower ones do not learn more."""
+    own = s.fit("1")
+    return own is None or own < LEARNED or s.helps("0.1", "0.01") is not None
+
+
 def _units_died(s: RunEvidence) -> Finding | None:
     died = [
         name
@@ -71,7 +77,7 @@ def _units_died(s: RunEvidence) -> Finding | None:
         if steps[min(steps)] < 0.5 and steps[max(steps)] >= 0.9 and len(steps) > 3
     ]
     fastest = max((max(steps.values()) for steps in s.update_ratios), default=0.0)
-    if not s.failed or not died or fastest < LARGE_STEP / 3 or not _is_stuck(s):
+    if not s.failed or not died or fastest < LARGE_STEP / 3 or not (_is_stuck(s) and _rate_may_be_high(s)):
         return None
     said = (
         f"Units that were alive died while weights changed by up to {number(100 * fastest)} % of their norm in a step."
@@ -167,11 +173,6 @@ def _clipped(s: RunEvidence) -> Finding | None:
     return found(
         "likely", said, advice="Clip the norm of the gradient at a value that most steps do not reach, such as 1."
     )
-
-
-def flows(s: RunEvidence) -> bool:
-    """Whether signal and gradient reach all layers, so that the rate may be the cause."""
-    return not any(one.find(s) for one in FLOW_SYMPTOMS if one.name in _BARRIERS)
 
 
 def _is_short(s: RunEvidence) -> bool:

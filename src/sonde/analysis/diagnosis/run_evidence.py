@@ -37,7 +37,7 @@ HELPS = 0.2  # score that a change must add in fifty steps on a copy
 FIT_STEPS = 50  # on one batch, in the experiments; a large model gets fewer
 _END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
 _MEASURES = CLASS_LOSSES | BINARY_LOSSES | DISTANCE_LOSSES
-_POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
+POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
 """Operations by which a loss weighs the logarithm of a probability: of actions, rewards and advantages."""
 _BETTER = 3.0  # standard errors by which a loss must differ
 _SUCCESS_LOOKS = 6  # values of a success metric that show a trend
@@ -78,6 +78,8 @@ class RunEvidence(RunRecord):
         if self.plays:
             return None
         reached = self._score_on_batch if self.has_many_targets else self._score_of_log
+        if self.has_further_terms and (reached or 0.0) < LEARNED:
+            return None  # one term may give way to the others
         if reached is None or self.fell is None or self.audited is not None:
             return reached
         return min(reached, self.fell) if self.fell < CLEARLY and reached < LEARNED else reached
@@ -112,7 +114,7 @@ class RunEvidence(RunRecord):
     @property
     def _same_loss(self) -> bool:
         """Whether the logged loss is that of the experiments, on many targets: they agree on the first step."""
-        if not self.has_many_targets:
+        if not self.has_many_targets or self.has_further_terms:
             return False
         logged, found = self.losses.get(0), self.trial("loss_start")
         return logged is not None and found is not None and abs(logged - found) <= 0.3 * max(abs(logged), abs(found))
@@ -120,8 +122,9 @@ class RunEvidence(RunRecord):
     @cached_property
     def has_many_targets(self) -> bool:
         """Whether experiments were made, on a batch whose best constant answer is about that to all samples."""
-        shape = self.trial("targets", "shape")
-        return self.trials is not None and (shape is None or math.prod(shape) >= FEW_TARGETS)
+        shape, many = self.trial("targets", "shape"), self.trial("targets", "many")
+        enough = shape is None or (many or math.prod(shape)) >= FEW_TARGETS
+        return self.trials is not None and enough
 
     def fit(self, name: str) -> float | None:
         """The score after fifty steps on the batch in one of the fits; −∞ where they diverge."""
@@ -190,10 +193,15 @@ class RunEvidence(RunRecord):
         """Whether a loss that does not fall shows that nothing is learned: not so where players compete, where actions
         are rewarded, or where targets move.
         """
-        if self.audited is not None or self.success is not None:
+        return self.success is not None or self.loss_measures
+
+    @cached_property
+    def loss_measures(self) -> bool:
+        """The same, whatever metric is logged beside the loss."""
+        if self.audited is not None:
             return True
         ops = self.loss_ops
-        if self.plays or (ops & _POLICY_OPS and not ops & _MEASURES):
+        if self.plays or (ops & POLICY_OPS and not ops & _MEASURES):
             return False
         return self.trial("score") is not None or "NllLoss" in ops or not any(x < 0 for x in self.losses.values())
 
@@ -274,14 +282,24 @@ class RunEvidence(RunRecord):
         That to the batch of the experiments, unless targets of many steps are known.  The variance of numeric targets
         has a relative standard error of √(2/targets) in a batch.
         """
+        if self.has_further_terms:
+            return None, CLEARLY
         if not self._same_loss or pooled_variance(self) is not None:
             return self.loss_of_chance, CLEARLY
         of_batch = self.trial("loss", "trivial")
         if of_batch is None:
             return self.loss_of_chance, CLEARLY
-        targets = math.prod(self.trial("targets", "shape") or [0])
+        targets = self.trial("targets", "many") or math.prod(self.trial("targets", "shape") or [0])
         numeric = self.trial("targets", "kind") == "real" and targets > 0
-        return of_batch, max(CLEARLY, math.sqrt(2 / targets) if numeric else 0.0)
+        return of_batch + self._fitted(targets), max(CLEARLY, math.sqrt(2 / targets) if numeric else 0.0)
+
+    def _fitted(self, targets: int) -> float:
+        """By how much the best constant answer to a batch is better there than on other samples: of classes, one half
+        of a parameter per target (Miller and Madow).
+        """
+        if self.trial("targets", "kind") != "classes" or not targets or self.loss_of_chance is None:
+            return 0.0
+        return (self.trial("targets", "distinct") - 1) / (2 * targets)
 
     @property
     def is_sound(self) -> bool:

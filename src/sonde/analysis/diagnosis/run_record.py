@@ -186,6 +186,15 @@ class RunRecord:
         """Weight decay of each parameter group."""
         return [group.get("weight_decay") or 0.0 for one in self.facts.get("optimisers", []) for group in one["groups"]]
 
+    @property
+    def has_further_terms(self) -> bool:
+        """Whether the loss has terms that the output of the model does not enter: of codes, weights, other outputs."""
+        return bool(self.facts.get("further_terms")) and self.model_calls == 1
+
+    def of_pairs(self, name: str) -> Any:
+        """What a batch tells of inputs and their targets: that of the experiments, or of the first step."""
+        return (self.facts.get("pairs") or {}).get(name) if self.trials is None else self.trial(name)
+
     def owner(self, parameter: str) -> str:
         """The module that a parameter belongs to."""
         return parameter.rpartition(".")[0] or "(model)"

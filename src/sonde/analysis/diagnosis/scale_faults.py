@@ -7,8 +7,8 @@ from typing import Any
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.network_faults import ONE_HOT_AT_START, sharp_attention
-from sonde.analysis.diagnosis.run_evidence import DONE, RunEvidence
-from sonde.analysis.diagnosis.run_record import WEIGHTED_KINDS
+from sonde.analysis.diagnosis.run_evidence import DONE, POLICY_OPS, RunEvidence
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, WEIGHTED_KINDS
 from sonde.core.formatting import number
 
 LARGE_RMS = 10.0  # RMS of inputs or targets; a mean relative to its spread
@@ -17,7 +17,9 @@ OFFSET_RMS = 2.0  # RMS of inputs from which a mean far beyond its spread matter
 UNLIKE_SPREADS = 1000.0  # spread of one feature relative to another's
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.2  # spread of weights times √inputs; common initialisations: 0.5 to 1.5
 _FAR_LOSS = 3.0  # first loss relative to that of a constant answer
+_OUTRAGEOUS_LOSS = 10.0  # the same, of which a run that learned has to recover
 _FAR_OFF = -10.0  # score of a first loss that is far above that of a constant answer
+_OF_OTHERS = CLASS_LOSSES | BINARY_LOSSES | POLICY_OPS | {*LINEAR_OPS}  # operations of losses that are no distance
 DEAD_AT_START = 0.9  # share of a layer's units
 _FADED = 0.01  # signal at the last hidden layer relative to the first
 
@@ -133,7 +135,8 @@ def _first_loss_far_off(s: RunEvidence) -> Finding | None:
     if s.audited is not None or not chance or first is None or first < _FAR_LOSS * chance or not spread:
         return None
     said = f"The first loss is {number(first)}, that of a constant answer {number(chance)}."
-    return found("note" if s.learned else "likely", said, *_Scale(s).said[:1], modules=map(s.owner, spread))
+    mild = s.learned and first < _OUTRAGEOUS_LOSS * chance
+    return found("note" if mild else "likely", said, *_Scale(s).said[:1], modules=map(s.owner, spread))
 
 
 def _small_weights(s: RunEvidence) -> Finding | None:
@@ -199,7 +202,7 @@ def _large_inputs(s: RunEvidence) -> Finding | None:
                 f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its "
                 f"feature's spread; spreads differ by a factor of {number(unlike)}."
             )
-            level = "note" if s.learned else "certain" if more else "likely"
+            level = "certain" if more and not s.learned else "likely" if more or not s.learned else "note"
             return found(level, said, *more, modules=[(_first_layer(s) or {})["name"]])
     return None
 
@@ -208,11 +211,11 @@ def _large_targets(s: RunEvidence) -> Finding | None:
     """Regression targets that are large, in a run that failed, or did not learn what their standardised twins show."""
     size = _size_of_targets(s)
     more = _compared(s, "scaled targets", "standardised targets")
-    stuck = s.failed or (not s.learned and (more or size >= 10 * LARGE_RMS))
+    stuck = s.failed or more or (not s.learned and size >= 10 * LARGE_RMS)
     if not stuck or size <= LARGE_RMS:
         return None
     said = f"Targets have an RMS of {number(size)} and reach {number(s.targets['max'])}."
-    return found("certain" if more else "likely", said, *more)
+    return found("certain" if more and not s.learned else "likely", said, *more)
 
 
 def _size_of_targets(s: RunEvidence) -> float:
@@ -225,9 +228,10 @@ def _far_targets(s: RunEvidence) -> Finding | None:
     """From rows: a first loss that is much larger than the first outputs shows large targets."""
     last = s.leaves[-1]["name"] if s.leaves else ""
     size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0)
-    if s.targets or s.trials is not None or not (s.failed and s.is_distance and loss and size):
+    of_numbers = s.is_distance or ("Sub" in s.loss_ops and not s.loss_ops & _OF_OTHERS)
+    if s.targets or s.trials is not None or not (s.failed and of_numbers and loss and size):
         return None
-    apart = math.sqrt(loss) if "MseLoss" in s.facts["loss_ops"] else loss
+    apart = math.sqrt(loss) if s.loss_ops & {"MseLoss", "Pow"} else loss
     if apart <= LARGE_RMS or size > apart / 3:
         return None
     said = f"The first outputs have an RMS of {number(size)} and are {number(apart)} away from their targets."

@@ -110,7 +110,12 @@ def _gains_decay(s: RunEvidence) -> Finding | None:
     ends, matrices = _ends(s, _gains(s)), _ends(s, {p["name"] for p in s.parameters if len(p["shape"] or []) > 1})
     shrunk = {name: ratio for name, ratio in ends.items() if ratio < GAINS_SHRUNK}
     decay = max(s.decays, default=0.0)
-    if decay == 0 or len(shrunk) <= len(ends) / 2 or statistics.median([*matrices.values()] or [1.0]) < GAINS_SHRUNK:
+    if (
+        decay == 0
+        or s.has_large_steps
+        or len(shrunk) <= len(ends) / 2
+        or statistics.median([*matrices.values()] or [1.0]) < GAINS_SHRUNK
+    ):
         return None
     said = (
         f"The gains of {len(shrunk)} normalisation layers shrink to {number(min(shrunk.values()))} of their initial "

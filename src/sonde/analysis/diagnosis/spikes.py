@@ -15,6 +15,7 @@ import polars as pl
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES
 from sonde.core.formatting import number
 from sonde.core.seed_statistics import band_limit, noise_between
 from sonde.metrics.metric import family_of
@@ -333,8 +334,8 @@ def _rank(x: _Spike) -> Finding | None:
 def _batch(x: _Spike) -> Finding | None:
     """The loss of a batch is high on weights that had moved as usual.  Batches differ: a little higher is no spike."""
     is_last = x.step == max(x.s.losses, default=0)  # whether the loss returns is not known
-    least = max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0))
-    if (x.returns or is_last) and x.height < least:
+    least = max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0), _of_wrong_answers(x))
+    if (x.returns or is_last or x.s.learned) and x.height < least:
         return None
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
@@ -342,6 +343,17 @@ def _batch(x: _Spike) -> Finding | None:
     )
     advice = "Look at the batch of this step; skip it, or clip the norm of the gradient."
     return found("likely", said, step=x.step, advice=advice)
+
+
+def _of_wrong_answers(x: _Spike) -> float:
+    """What a cross-entropy rises by if half of a batch is answered wrongly.
+
+    A wrong answer costs at least what confidence in right ones has gained, log(first loss / usual loss); a few samples
+    that are hard at the moment cost less.
+    """
+    first = x.s.first_loss or 0.0
+    known = x.s.loss_ops & (CLASS_LOSSES | BINARY_LOSSES)
+    return math.log(first / x.usual) / 2 if known and first > x.usual > 0 else 0.0
 
 
 _KINDS = (_rate, _stale_moment, _overflow, _rank, _attention, _router, _module, _batch)
@@ -417,7 +429,7 @@ SPIKES = (
     Diagnosis(
         name="loss_spike",
         signs=(_spike_around, _jumps),
-        asked=lambda s: s.is_measure,
+        asked=lambda s: s.loss_measures,
         role="symptom",
         short="The loss jumps far above its recent values.",
         measured=(

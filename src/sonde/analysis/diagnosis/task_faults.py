@@ -3,12 +3,14 @@
 import math
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.flow_symptoms import flows
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, POLICY_OPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
     DISTANCE_LOSSES,
     EARLY,
+    LARGE_STEP,
     LINEAR_OPS,
     NEARLY_UNMOVED,
     SHAPE_OPS,
@@ -19,6 +21,8 @@ SEVERAL_SAMPLES = 16  # samples of a batch in which equal targets are a fault
 OUT_OF_REACH = 0.1  # score that the range of the output may cost
 OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
+AWAY = 5.0  # times its first value that a loss falls below zero
+FAR_MOVED = 0.5  # how far the weights moved, in their norms
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
 MEMORISED = 0.4  # score of fifty steps on one batch
@@ -51,7 +55,8 @@ def _broadcasts(s: RunEvidence) -> Finding | None:
 
 
 def _over_the_batch(s: RunEvidence) -> Finding | None:
-    if not s.trial("loss", "over_the_batch"):
+    by_graph = s.facts.get("loss_axis") == [0, 2] and "NllLoss" in s.loss_ops
+    if not (by_graph or s.trial("loss", "over_the_batch")):
         return None
     said = "Raising one class for all samples changes nothing: the softmax runs over the batch, not over the classes."
     return found("certain", said)
@@ -119,6 +124,23 @@ def _negative_distance(s: RunEvidence) -> Finding | None:
     return found("certain", f"A distance ends at {number(last)}: its sign is wrong.")
 
 
+def _runs_away(s: RunEvidence) -> Finding | None:
+    """From rows: a loss that falls far below zero while linear outputs grow without end."""
+    sizes = s.series("out_rms").get("(model)", {})
+    first, last = s.first_loss or 0.0, s.last_loss or 0.0
+    if (
+        s.trials is not None
+        or s.model_calls > 1
+        or s.loss_ops & {*POLICY_OPS, *LINEAR_OPS}
+        or -last <= AWAY * abs(first)
+    ):
+        return None
+    if _last_operation(s) not in LINEAR_OPS or len(sizes) < 2 or sizes[max(sizes)] < 10 * sizes[min(sizes)]:
+        return None
+    grown = number(sizes[max(sizes)] / sizes[min(sizes)])
+    return found("likely", f"It falls from {number(first)} to {number(last)}, while outputs grow {grown} times.")
+
+
 def _has_no_head_after(s: RunEvidence) -> bool:
     """Whether nothing with weights follows the model: then its last operation is that of the output."""
     return not (s.loss_ops | {*(s.trial("output", "operations_after") or [])}) & {*LINEAR_OPS}
@@ -149,18 +171,18 @@ def _out_of_reach(s: RunEvidence) -> Finding | None:
 def _out_of_bounds(s: RunEvidence) -> Finding | None:
     """From rows: targets of a distance outside the range of the last activation, or a distance that it cannot have."""
     operation = _last_operation(s)
-    if not s.is_distance or s.trials is not None or s.learned or operation not in _RANGES:
+    if not s.is_distance or s.trials is not None or operation not in _RANGES:
         return None
     low, high = _RANGES[operation]
     least, most = s.targets.get("min", low), s.targets.get("max", high)
     if min(least - low, high - most) < -OUT_OF_REACH:
         where = f"targets reach from {number(least)} to {number(most)}"
-    elif high - low < math.inf and (s.last_loss or 0.0) > OUT_OF_BOUNDS:
+    elif not s.learned and high - low < math.inf and (s.last_loss or 0.0) > OUT_OF_BOUNDS:
         where = f"the loss is {number(s.last_loss or 0.0)}"
     else:
         return None
     said = f"The last activation ({operation.lower()}) stays between {low:g} and {high:g}, and {where}."
-    return found("certain", said, modules=_last_activation(s))
+    return found("likely" if s.learned else "certain", said, modules=_last_activation(s))
 
 
 def _softmax_over_samples(s: RunEvidence) -> Finding | None:
@@ -243,7 +265,7 @@ def _memorised(s: RunEvidence) -> float | None:
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if s.beats_a_constant or abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
+    return None if abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
 
 
 def _hardly_moved(s: RunEvidence) -> bool:
@@ -251,57 +273,83 @@ def _hardly_moved(s: RunEvidence) -> bool:
 
 
 def _unrelated_classes(s: RunEvidence) -> Finding | None:
-    """Classes that one batch memorises, but that nearest inputs do not share."""
-    near, alone = s.trial("neighbours"), _memorised(s)
-    if near is None or alone is None or s.targets.get("kind") not in ("classes", "one-hot", "binary"):
+    """Classes that nearest inputs do not share, in a run that learns nothing although it could."""
+    near, could = s.of_pairs("neighbours"), _could(s)
+    if near is None or could is None or _kind(s) not in ("classes", "one-hot", "binary"):
         return None
     noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
     if max(near["agree"], near.get("line", 0.0)) >= near["by_chance"] + noise:
         return None
     said = (
-        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run "
-        f"is at {number(s.score or 0.0)}; nearest inputs share a label in {number(100 * near['agree'])} "
-        f"% of cases, any two in {number(100 * near['by_chance'])} %."
+        f"Nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in "
+        f"{number(100 * near['by_chance'])} %."
     )
-    return found("likely", said)
+    return found("likely", could, said)
 
 
 def _unrelated_numbers(s: RunEvidence) -> Finding | None:
-    """Numeric targets that the batch memorises, but that neither the nearest input nor a linear fit predicts."""
-    near, alone = s.trial("relation") or {}, _memorised(s)
-    if "n" not in near or alone is None or s.targets.get("kind") != "real":
+    """Numeric targets that neither the nearest input nor a linear fit predicts, in such a run."""
+    near, could = s.of_pairs("relation") or {}, _could(s)
+    if "n" not in near or could is None or _kind(s) != "real":
         return None
     if max(near["nearest"], near["line"]) >= 2 / near["n"] ** 0.5:
         return None
     said = (
-        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run is at "
-        f"{number(s.score or 0.0)}; targets of nearest inputs correlate by {number(near['nearest'])}, and a line "
-        f"through the others predicts a target with a correlation of {number(near['line'])} (n = {near['n']})."
+        f"Targets of nearest inputs correlate by {number(near['nearest'])}, and a line through the others predicts a "
+        f"target with a correlation of {number(near['line'])} (n = {near['n']})."
     )
-    return found("likely", said)
+    return found("likely", could, said)
+
+
+def _kind(s: RunEvidence) -> str | None:
+    """The kind of the targets; None where they were not seen."""
+    kind: str | None = s.of_pairs("kind") if s.trials is None else s.targets.get("kind")
+    return kind
+
+
+def _could(s: RunEvidence) -> str | None:
+    """That the run learns nothing although it could, as a sentence: it memorises one batch; without experiments, its
+    weights moved far in steps of a usual size, and signal and gradient reach all layers.
+    """
+    if s.trials is None:
+        return _moved_for_nothing(s)
+    alone = _memorised(s)
+    if alone is None:
+        return None
+    return (
+        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run is at "
+        f"{number(s.score or 0.0)}."
+    )
+
+
+def _moved_for_nothing(s: RunEvidence) -> str | None:
+    if not s.failed or s.steps < FEWEST_STEPS or s.beats_a_constant or abs(s.fell or 0.0) >= 0.2:
+        return None
+    if (s.moved or 0.0) < FAR_MOVED or (s.step_size or 0.0) >= LARGE_STEP or not flows(s):
+        return None
+    return (
+        f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm, signal and gradient "
+        f"reach every layer, and the loss stays at {number(s.last_loss or 0.0, 3)}."
+    )
 
 
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
-    alone = _memorised(s)
-    if alone is None or "n" in (s.trial("neighbours") or s.trial("relation") or {}) or s.targets.get("kind") == "none":
+    could = None if s.beats_a_constant else _could(s)
+    if could is None or "n" in (s.of_pairs("neighbours") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
-    said = (
-        f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), and all {s.steps} steps "
-        f"come {number(s.score or 0.0)} of it: what is learned from one batch does not help with the next."
-    )
-    return found("likely", said, is_rest=True)
+    return found("likely", could, "What is learned from one batch does not help with the next.", is_rest=True)
 
 
 def _one_class_a_batch(s: RunEvidence) -> Finding | None:
     """Batches that each hold one class, and not the same one: samples sorted by class."""
     spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
     single = [step for step, spread in spreads.items() if spread == 0]
-    if s.learned or len(spreads) < EARLY or len(single) < 0.8 * len(spreads):
+    if len(spreads) < EARLY or len(single) < 0.8 * len(spreads):
         return None
     if len({means[step] for step in single}) < 2:
         return None
-    if s.model_calls > 1 or s.targets.get("kind") == "real":
+    if s.model_calls > 1 or _kind(s) == "real" or math.prod(s.targets.get("shape") or [0]) < SEVERAL_SAMPLES:
         return None
     said = (
         f"In {len(single)} of {len(spreads)} watched steps all targets of a batch are equal, and not always the same."
@@ -347,7 +395,7 @@ def _majority(s: RunEvidence) -> Finding | None:
 
 def _leaks(s: RunEvidence) -> Finding | None:
     """A feature of the input that equals the target."""
-    known = s.trial("leak")
+    known = s.of_pairs("leak")
     if not known or not s.learned:
         return None
     said = f"Feature {known['feature']} of the inputs predicts the target alone (n = {known['n']})."
@@ -408,6 +456,7 @@ TASK_FAULTS = (
             _squared_on_classes,
             _below_zero,
             _negative_distance,
+            _runs_away,
         ),
         asked=lambda s: not s.trial("loss", "ignores_pairing") and not s.has_broken_inputs,
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",

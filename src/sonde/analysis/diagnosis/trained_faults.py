@@ -7,8 +7,9 @@ import math
 from typing import TYPE_CHECKING
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.flow_symptoms import flows
 from sonde.analysis.diagnosis.loop_faults import share_fresh
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, LEARNED, RunEvidence
 from sonde.analysis.thresholds import Thresholds
 from sonde.core.formatting import number
 
@@ -26,7 +27,7 @@ def _asks_whether_it_learned(s: RunEvidence) -> bool:
 def _no_better_than_a_constant(s: RunEvidence) -> Finding | None:
     """A loss that ends near that of a constant answer."""
     chance = s.trial("loss", "trivial") if s.has_many_targets else s.loss_of_chance
-    if chance is None or s.last_loss is None or not s.failed or s.success is not None:
+    if chance is None or s.last_loss is None or not s.failed or s.success is not None or s.has_further_terms:
         return None
     if s.audited is None and s.beats_a_constant:
         return None
@@ -37,7 +38,22 @@ def _no_better_than_a_constant(s: RunEvidence) -> Finding | None:
     hits = s.of_run("train_acc")
     more = [f"{number(100 * hits[max(hits)])} % of the answers to training samples are right."] if hits else []
     level = "likely" if s.steps >= FEWEST_STEPS else "note"
-    return found(level, said, *more, step=_lost_at(s, chance))
+    return found(level, said, *more, step=_lost_at(s, chance), advice=_next(s))
+
+
+def _next(s: RunEvidence) -> str:
+    """What tells the causes of this run apart; empty for a deep network, for which the general remedy is."""
+    if s.audited is None and s.trials is None:
+        return "Call watch.diagnose(batch=(x, y)): short fits to one batch tell rate, labels, loss and network apart."
+    if len(s.depth) >= _DEEP and not flows(s):
+        return ""
+    learns = s.trials is not None and max(s.fit(name) or 0.0 for name in ("0.1", "1", "10")) >= LEARNED
+    if learns:
+        return "One batch can be learned: look at the rate, and at a few samples beside their labels."
+    return "Fit one batch of a few samples first: if that fails, look at loss and network; if not, at rate and data."
+
+
+_DEEP = 8  # layers
 
 
 def _on_test(s: RunEvidence) -> str:
@@ -64,7 +80,7 @@ def _no_better_than_before(s: RunEvidence) -> Finding | None:
         return None
     said = f"After {s.steps} steps the loss is {number(s.last_loss, 3)}; it began at {number(s.first_loss, 3)}."
     begun = share_fresh(s.parameters) > 0.5  # a trained network may have nothing left to learn
-    return found("likely" if begun and s.steps >= FEWEST_STEPS else "note", said)
+    return found("likely" if begun and s.steps >= FEWEST_STEPS else "note", said, advice=_next(s))
 
 
 def _fired(s: RunEvidence, question: str) -> "AuditAnswer | None":

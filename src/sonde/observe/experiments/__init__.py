@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sonde.analysis.diagnosis.constant_answer import loss_score
-from sonde.metrics.reductions import pearson
 from sonde.observe import finite_or_none, operations
+from sonde.observe.experiments import pairs
 from sonde.observe.experiments.copies import (
     OptimiserRecipes,
     OutputLoss,
@@ -31,12 +31,11 @@ from sonde.observe.experiments.copies import (
     take_samples,
 )
 from sonde.observe.experiments.losses import ReturnedLoss, compares_samples, loss_bounds, padding, probe_loss
+from sonde.observe.experiments.pairs import SAMPLES, sample_places
 from sonde.observe.facts import first_float, tensor_statistics, tensors
 from sonde.observe.operations import gate_saturation, traced
 
-_SAMPLES = 128  # of a batch that are used
 _PATIENCE = 2.0  # seconds without a word
-_EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
 _LEARNED = 0.5  # of the way from the trivial to the lowest loss
 _DONE = 0.9  # the same: no fits are needed where a run came as far
 
@@ -135,7 +134,7 @@ class _Experiments:
         self.samples = sample_count(self.x, self.y)
         begin = self.twin()
         self.all_targets = self.y
-        if self.samples is not None and self.samples > _SAMPLES:
+        if self.samples is not None and self.samples > SAMPLES:
             self.cut(begin, self.samples)
         with torch.enable_grad():
             self.loss = ReturnedLoss(self.given_loss, run_model(begin, self.x), self.y)
@@ -143,13 +142,13 @@ class _Experiments:
 
     def cut(self, model: nn.Module, many: int) -> None:
         """Use some of the samples only, if the model takes such a batch, too."""
-        places = _sample_places(many)
+        places = sample_places(many)
         x, y = take_samples(self.x, places, many), take_samples(self.y, places, many)
         try:
             run_model(model, x)
         except Exception:
             return
-        self.x, self.y, self.samples = x, y, _SAMPLES
+        self.x, self.y, self.samples = x, y, SAMPLES
 
     def twin(self, *, begin: bool = True) -> nn.Module:
         """A copy with the weights of the first step (fresh ones if these were not kept), or with the present ones."""
@@ -179,9 +178,9 @@ class _Experiments:
             "traced_start": lambda: traced(begin, lambda: self.value(begin)),
             "traced_now": lambda: traced(now, lambda: self.value(now)),
             "unfelt": lambda: [name for name in without_gradient if self.matters(name)],
-            "neighbours": lambda: self.nearest_inputs(kind),
-            "relation": lambda: self.relation() if kind == "real" else None,
-            "leak": lambda: self.leak(kind),
+            "neighbours": lambda: pairs.nearest_inputs(self.x, self.y, kind),
+            "relation": lambda: pairs.relation(self.x, self.y) if kind == "real" else None,
+            "leak": lambda: pairs.leak(self.x, self.y, kind),
         }
         if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             questions["over_time"] = self.over_time
@@ -242,7 +241,7 @@ class _Experiments:
         torch.manual_seed(0)
         kept = {name: x.detach().clone() for name, x in model.named_buffers()}
         with torch.no_grad():
-            value = float(self.loss(run_model(model, self.x), self.y).double().mean())
+            value = float(self.loss.of_returned(run_model(model, self.x), self.y).double().mean())
             for name, buffer in model.named_buffers():
                 buffer.copy_(kept[name])
         return finite_or_none(value)
@@ -323,7 +322,8 @@ class _Experiments:
             if change is not None:
                 change(model)
             of, to = self.x if x is None else x, self.y if y is None else y
-            return fit(model, recipes, self.loss, of, to, rate=rate, warm_up=warm_up, seconds=self.clock.share)
+            own = {"rate": rate, "warm_up": warm_up, "measure": self.loss.of_returned}
+            return fit(model, recipes, self.loss, of, to, seconds=self.clock.share, **own)
 
         return {"failed": "no time was left"} if self.clock.is_over else attempt(question)
 
@@ -342,65 +342,6 @@ class _Experiments:
     def reached(self, found: Mapping[str, Any], known: Mapping[str, Any]) -> float:
         reached = loss_score(found, known.get("last"))
         return -math.inf if reached is None else reached
-
-    def some_pairs(self, axes: Sequence[int] | None) -> tuple[Tensor | None, Any]:
-        """The first floating-point input with so many axes (None: two or more), and the targets, of 128 samples."""
-        known = (t for _, t in tensors(self.x) if t.is_floating_point() and t.layout == torch.strided)
-        x = next((t for t in known if (t.dim() > 1 if axes is None else t.dim() in axes)), None)
-        if x is None or not isinstance(self.y, Tensor) or len(x) <= _SAMPLES:
-            return x, self.y
-        places = _sample_places(len(x))
-        return x[places], take_samples(self.y, places, len(x))
-
-    def nearest_inputs(self, kind: str) -> dict[str, float] | None:
-        """How often the nearest other input has the same class, and how often any other one has.
-
-        Of vectors and images only: two sequences may mean the same without being near.
-        """
-        x, y = self.some_pairs((2, 4))
-        if kind == "one-hot" and isinstance(y, Tensor):
-            y = y.argmax(-1)
-        if x is None or not isinstance(y, Tensor) or kind not in ("classes", "one-hot", "binary"):
-            return None
-        y = y.flatten()
-        if len(y) != len(x) or len(y) < 24:
-            return None
-        flat = standardised(x.flatten(1)).double()
-        apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
-        same = (y[:, None] == y[None]).double().fill_diagonal_(0.0)
-        return {
-            "agree": float((y[apart.argmin(1)] == y).double().mean()),
-            "by_chance": float(same.sum() / (len(y) * (len(y) - 1))),
-            "n": len(y),
-        }
-
-    def leak(self, kind: str) -> dict[str, int] | None:
-        """The input feature, of vectors, that gives the target exactly: classes in an order, or the number itself."""
-        x, y = self.some_pairs((2,))
-        if x is None or not isinstance(y, Tensor) or y.numel() != len(x) or len(x) < 24 or x.shape[1] < 2:
-            return None
-        x, y = x.double(), y.flatten().double()
-        if kind == "real":
-            told = torch.tensor([abs(_correlation(column, y)) > _EQUAL for column in x.T])
-        else:
-            classes = [x[y == known] for known in set(y.tolist())]
-            inside = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
-            told = (inside <= 1e-6 * x.std(0, correction=0)) & (x.std(0) > 0) & (len(classes) > 1)
-        return {"feature": int(told.nonzero()[0]), "n": len(x)} if bool(told.any()) else None
-
-    def relation(self) -> dict[str, float]:
-        """How well other samples predict a target: the correlation with the target of the nearest input, and with a
-        ridge regression on all the others.
-        """
-        x, y = self.some_pairs(None)
-        if x is None or len(y) != len(x) or y.numel() != len(x) or len(x) < 24:
-            return {}
-        flat, y = standardised(x.flatten(1)).double(), y.flatten().double()
-        apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
-        inner = flat @ flat.T + 1.0
-        hat = torch.linalg.solve(inner + 0.1 * inner.diagonal().mean() * torch.eye(len(y)).to(inner), inner)
-        left_out = (hat @ y - hat.diagonal() * y) / (1 - hat.diagonal())
-        return {"nearest": _correlation(y[apart.argmin(1)], y), "line": _correlation(left_out, y), "n": len(y)}
 
     def over_time(self) -> dict[str, float]:
         """‖∂loss/∂x_t‖ at the first and the last place of the sequence that a recurrent module reads."""
@@ -434,14 +375,3 @@ def _sums_over_batch(output: Tensor) -> bool:
         return False
     over, along = (bool((output.sum(axis) - 1).abs().max() < 1e-3) for axis in (0, 1))
     return over and not along
-
-
-def _sample_places(many: int) -> Tensor:
-    """Places of some samples: the same draw for every batch of this size."""
-    return torch.randperm(many, generator=torch.Generator().manual_seed(0))[:_SAMPLES].sort().values
-
-
-def _correlation(a: Tensor, b: Tensor) -> float:
-    """Pearson's correlation; 0 where one side has no spread."""
-    (found,) = pearson(a[None], b)
-    return 0.0 if math.isnan(found) else found

@@ -15,7 +15,7 @@ from sonde.analysis.diagnosis.run_evidence import FIT_STEPS
 from sonde.core.errors import SondeError
 from sonde.core.generators import preserve_rng
 from sonde.metrics.reductions import root_mean_square
-from sonde.observe.facts import tensors
+from sonde.observe.facts import IGNORED, tensors
 from sonde.observe.watched_modules import uncompiled, unwrapped
 
 OutputLoss = Callable[[Any, Any], Tensor]
@@ -135,9 +135,12 @@ def describe_targets(y: Any, outputs: Tensor | None) -> dict[str, Any]:
     if not isinstance(y, Tensor) or not y.numel() or y.is_complex():
         return {"kind": "none"}
     flat = y.detach().double()
+    if not y.is_floating_point() and bool((y != IGNORED).any()):
+        flat = flat[y != IGNORED]
     values = flat.flatten().tolist()
     known: dict[str, Any] = {
         "shape": list(y.shape),
+        "many": len(values),
         "mean": float(flat.mean()),
         "std": float(flat.std(correction=0)),
         "min": float(flat.min()),
@@ -231,12 +234,20 @@ def _rebuilt(model: nn.Module, optimisers: OptimiserRecipes, rate: float) -> lis
     return made
 
 
-def _train_once(model: nn.Module, walks: Sequence[torch.optim.Optimizer], loss: OutputLoss, x: Any, y: Any) -> float:
-    """The loss, after which the model takes a step if that is finite."""
+def _train_once(
+    model: nn.Module,
+    walks: Sequence[torch.optim.Optimizer],
+    loss: OutputLoss,
+    x: Any,
+    y: Any,
+    measure: OutputLoss | None = None,
+) -> float:
+    """The loss, or what `measure` says of the same output; the model takes a step if the loss is finite."""
     moved = [p for walk in walks for group in walk.param_groups for p in group["params"] if p.requires_grad]
-    value = loss(run_model(model, x), y)
-    known = float(value.detach().double().mean())
-    if math.isfinite(known):
+    returned = run_model(model, x)
+    value = loss(returned, y)
+    known = float((value if measure is None else measure(returned, y)).detach().double().mean())
+    if math.isfinite(known) and bool(value.isfinite().all()):
         for walk in walks:
             walk.zero_grad()
         if moved:  # and nothing else: the loss may hold parameters of the run
@@ -262,6 +273,7 @@ def fit(
     rate: float = 1.0,
     warm_up: bool = False,
     seconds: float = 1.0,
+    measure: OutputLoss | None = None,
 ) -> dict[str, Any]:
     """Train the model for fifty steps on one batch, with learning rates times `rate`; its losses.
 
@@ -275,7 +287,7 @@ def fit(
         while len(losses) < FIT_STEPS:
             if warm_up:
                 _raise_rates(walks, len(losses))
-            losses.append(_train_once(model, walks, loss, x, y))
+            losses.append(_train_once(model, walks, loss, x, y, measure))
             late = time.process_time() - begun > seconds and len(losses) >= _FEWEST_STEPS
             if late or not math.isfinite(losses[-1]):
                 break

@@ -5,6 +5,7 @@ outputs, never to weights.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -314,7 +315,7 @@ class ReturnedLoss:
     """The loss of (what the model returned, y); where it takes no tuple or mapping, of the first tensor in it."""
 
     def __init__(self, loss: OutputLoss, returned: Any, y: Any) -> None:
-        self._loss, self._returned = _copied_loss(loss), returned
+        self._loss, self._returned, self._y = _copied_loss(loss), returned, y
         self._whole = isinstance(returned, Tensor) or self._takes(returned, y)
 
     def _takes(self, returned: Any, y: Any) -> bool:
@@ -342,6 +343,19 @@ class ReturnedLoss:
 
     def __call__(self, returned: Any, y: Any) -> Tensor:
         return self._loss(returned if self._whole else first_float(returned), y)
+
+    def of_returned(self, returned: Any, y: Any) -> Tensor:
+        """The loss of what was returned, as far as its output goes: further terms, as of codes, stay as they were."""
+        z = first_float(returned)
+        return self(returned, y) if z is None or not self._splits else self.of_output(z, y)
+
+    @functools.cached_property
+    def _splits(self) -> bool:
+        z = first_float(self._returned)
+        return self._whole and not isinstance(self._returned, Tensor) and z is not None and self._takes_output(z)
+
+    def _takes_output(self, z: Tensor) -> bool:
+        return self.depends_on_output(z, self._y) and self.depends_on_targets(z, self._y)
 
     def of_output(self, z: Tensor, y: Any) -> Tensor:
         """The loss with this tensor as the model's output, and everything else that it returned as it was."""
