@@ -191,7 +191,7 @@ def conv_next(seed: int) -> Program:
     )
     x, y, *_ = scenes()
     x = functional.interpolate(x, scale_factor=2.0).expand(-1, 3, -1, -1)
-    return fit(model, (x, y), nn.CrossEntropyLoss(), seed, optimiser=torch.optim.AdamW, weight_decay=0.05, steps=140)
+    return fit(model, (x, y), nn.CrossEntropyLoss(), seed, rate=4e-3, optimiser=torch.optim.AdamW, weight_decay=0.05)
 
 
 def dense_net_mixup(seed: int) -> Program:
@@ -254,7 +254,7 @@ def mobile_net_v2(seed: int) -> Program:
     """52 convolutions."""
     model = classes("eladhoffer/convNet.pytorch", "models/mobilenet_v2.py").MobileNet_v2(0.25, num_classes=10)
     return fit(
-        model, images(32, 3), nn.CrossEntropyLoss(), seed, rate=0.05, steps=110, size=16, optimiser=torch.optim.SGD,
+        model, images(32, 3), nn.CrossEntropyLoss(), seed, rate=0.02, steps=110, size=32, optimiser=torch.optim.SGD,
         momentum=0.9, weight_decay=1e-4,
     )  # fmt: skip
 
