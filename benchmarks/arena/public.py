@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import public_more
+import public_third
 import torch
 from faults import FAULTS, Group
 from public_files import adam, classes, images, sgd
@@ -176,4 +177,5 @@ def group(programs: Mapping[str, tuple[Callable[[int], Program], tuple[str, ...]
 GROUPS = {
     "public, development": group(_DEVELOPMENT | public_more.DEVELOPMENT),
     "public, judged": group(_JUDGED | public_more.JUDGED),
+    "public, third": group(public_third.THIRD),
 }

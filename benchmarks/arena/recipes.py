@@ -40,8 +40,10 @@ class Program:
         """One step of training; its loss."""
         if self.own_step is not None:
             return self.own_step(self, x, y)
-        out = self.model(*x) if isinstance(x, tuple) else self.model(x)
-        return self.descend(self.loss(self.before_loss(out), y))
+        return self.descend(self.loss(self.before_loss(self.outputs(x)), y))
+
+    def outputs(self, x: Any) -> Any:
+        return self.model(*x) if isinstance(x, tuple) else self.model(x)
 
     def descend(self, loss: Tensor) -> Tensor:
         """One step down the gradient of a loss, which is returned."""

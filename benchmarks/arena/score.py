@@ -3,7 +3,7 @@
 python benchmarks/arena/score.py                      every program, one seed; what is in the JSON is kept
 python benchmarks/arena/score.py --seeds 0 1 2 --again
 python benchmarks/arena/score.py gpt vit-softmax      programs whose names begin so
-python benchmarks/arena/score.py --write              the table in docs/diagnose.md alone
+python benchmarks/arena/score.py --write              the tables in docs/diagnose.md alone
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from faults import Fault  # noqa: E402
+from harm import harms, mean  # noqa: E402
 
 STORE = HERE / "results.json"
 PAGE = HERE.parents[1] / "docs" / "diagnose.md"
-BEGIN, END = "<!-- benchmarks/arena -->", "<!-- end of arena -->"
+LATEST = ("judged, 19 November 2026", "public, third")  # groups whose misses the page lists
 Z = 1.96  # of a 95 % interval
-HARM = 0.1  # of what the loss of the repaired twin fell
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
@@ -63,14 +64,20 @@ def ask(program: Any, twin: dict[str, Any] | None, *, comparable: bool) -> dict[
     optimisers = [program.optimizer, *program.extra.get("others", [])]
     watch = sonde.watch(program.model, *optimisers, loss=program.loss if program.given_loss else None, runs=None)
     losses = train(program, watch)
-    entry: dict[str, Any] = {"losses": [_mean(losses[:3]), _mean(losses[-10:])]}
-    if twin is not None and comparable and not harms(entry["losses"], twin["losses"]):
-        watch.close()
-        return entry | {"harmless": True}
-    rows = watch.diagnose()
+    entry: dict[str, Any] = {"losses": [mean(losses[:3]), mean(losses[-10:])]}
+    if twin is not None and comparable:
+        entry["learned"] = learned(entry["losses"], twin["losses"])
+        if not harms(entry["losses"], twin["losses"]):
+            watch.close()
+            return entry | {"harmless": True}
     begun = time.process_time()
-    x, y = program.batches[0]
-    with_batch = watch.diagnose(batch=(x, y)) if program.given_loss else rows
+    try:
+        rows = watch.diagnose()
+        begun = time.process_time()
+        with_batch = watch.diagnose(batch=program.batches[0]) if program.given_loss else rows
+    except Exception as error:  # a diagnosis that raises is wrong, and the others are still asked
+        entry["raised"] = f"{type(error).__name__}: {error}"[:200]
+        rows = with_batch = []
     seconds = time.process_time() - begun
     watch.close()
     return entry | {
@@ -82,15 +89,10 @@ def ask(program: Any, twin: dict[str, Any] | None, *, comparable: bool) -> dict[
     }
 
 
-def _mean(losses: list[float]) -> float | None:
-    mean = sum(losses) / len(losses)
-    return mean if math.isfinite(mean) else None
-
-
-def harms(losses: list[float | None], twin: list[float | None]) -> bool:
-    """Whether a run ends clearly above its repaired twin: by a tenth of what the twin's loss fell."""
+def learned(losses: list[float | None], twin: list[float | None]) -> float:
+    """How far a run came of the way on which its repaired twin went."""
     end, (first, last) = losses[1], twin
-    return end is None or first is None or last is None or end > last + HARM * abs(first - last)
+    return 0.0 if end is None or first is None or last is None else round((first - end) / (first - last), 3)
 
 
 def named(recipe: str, fault: str | None) -> str:
@@ -151,6 +153,7 @@ def _counts(entries: list[dict[str, Any]]) -> dict[str, str]:
     def first(key: str) -> int:
         return sum(bool(one[key]) and one[key][0] in {*one["faults"], *one["also"]} for one in faulty)
 
+    idle = [one["silent"] for one in faulty if one.get("learned", 1.0) < 0.1]
     seconds = [one["seconds"] for one in entries]
     said = [name in {*one["faults"], *one["also"]} for one in faulty for name in one["said"]]
     labels = [(name in one["said"], name in one["rows"]) for one in faulty for name in one["faults"]]
@@ -160,6 +163,7 @@ def _counts(entries: list[dict[str, Any]]) -> dict[str, str]:
         "findings that are right (precision)": shown(sum(said), len(said)),
         "faults found (recall over labels)": shown(sum(with_batch for with_batch, _ in labels), len(labels)),
         'faulty runs told "nothing is wrong"': shown(sum(one["silent"] for one in faulty), len(faulty)),
+        'of those that learned nothing, told "nothing is wrong"': shown(sum(idle), len(idle)),
         "without a batch: first finding is right": shown(first("rows"), len(faulty)),
         "without a batch: faults found": shown(sum(rows for _, rows in labels), len(labels)),
         "without a batch: healthy runs with a finding": shown(sum(bool(one["rows"]) for one in healthy), len(healthy)),
@@ -167,11 +171,35 @@ def _counts(entries: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
+def missed(known: dict[str, Any]) -> str:
+    """Programs of the latest groups of which something was said wrongly, or not said."""
+    lines = ["| program | expected | said, in how many runs | without a batch |", "|---|---|---|---|"]
+    for group in LATEST:
+        names = sorted({key.split("/")[1] for key in known if key.startswith(f"{group}/")})
+        for name in names:
+            runs = [one for key, one in known.items() if key.startswith(f"{group}/{name}/") and "harmless" not in one]
+            if not all(is_right(one) for one in runs):
+                faults = ", ".join(runs[0]["faults"]) or "nothing"
+                lines.append(
+                    f"| {name} | {faults} | {_tally(runs, 'said', 'silent')} | {_tally(runs, 'rows', 'rows_silent')} |"
+                )
+    return "\n".join(lines)
+
+
+def _tally(runs: list[dict[str, Any]], key: str, silent: str) -> str:
+    told = Counter(", ".join(one[key]) or ("“nothing is wrong”" if one[silent] else "–") for one in runs)
+    return "; ".join(f"{words} ({many})" for words, many in told.most_common())
+
+
 def write() -> None:
-    text = PAGE.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}\n{table(read())}\n{END}{tail}")
+    """Renew the blocks of the page."""
+    known, text = read(), PAGE.read_text()
+    for name, made in (("arena", table(known)), ("missed", missed(known))):
+        begin, end = f"<!-- benchmarks/{name} -->", f"<!-- end of {name} -->"
+        head, found, rest = text.partition(begin)
+        if found:
+            text = f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
+    PAGE.write_text(text)
 
 
 def main() -> None:
@@ -189,6 +217,7 @@ def main() -> None:
     import held_out
     import judged_2026_11
     import judged_2026_11_18
+    import judged_2026_11_19
 
     groups: dict[str, Any] = {
         "development": faults.GROUP,
@@ -196,6 +225,7 @@ def main() -> None:
         "judged, November 2026": judged_2026_11.GROUP,
         "fresh, November 2026": fresh_2026_11.GROUP,
         "judged, 18 November 2026": judged_2026_11_18.GROUP,
+        "judged, 19 November 2026": judged_2026_11_19.GROUP,
     }
     if os.environ.get("SONDE_REPOSITORIES"):
         import public
@@ -204,9 +234,8 @@ def main() -> None:
     groups = {name: module for name, module in groups.items() if name.startswith(given.group or "")}
     if not given.write:
         measure(given.seeds, given.names, groups, again=given.again)
-    if STORE.exists() and BEGIN in PAGE.read_text():
-        write()
     if STORE.exists():
+        write()
         print(table(read()))
 
 

@@ -45,6 +45,21 @@ def lines_of(screen: io.StringIO) -> list[str]:
 
 
 @WIDTHS
+def test_a_paragraph_keeps_its_indent_where_it_is_wrapped(
+    monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int
+) -> None:
+    narrow(monkeypatch, screen, width)
+    for indent in (0, 2):
+        terminal.print_text(" " * indent + "indented " * 30)
+        lines = lines_of(screen)
+        assert len(lines) > 2
+        assert {len(line) - len(line.lstrip()) for line in lines} == {indent}
+        assert max(map(len, lines)) <= width
+        screen.seek(0)
+        screen.truncate()
+
+
+@WIDTHS
 def test_a_table_that_is_too_wide_becomes_blocks_in_which_no_word_is_broken(
     monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int
 ) -> None:

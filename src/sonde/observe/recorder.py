@@ -200,8 +200,8 @@ class Recorder:
         self._begun = True
         model = self._model.model()
         self._first.record_inputs(args)
-        if self._watched and model is not None:
-            self._first.record_modes(model)
+        if self._watched and model is not None and self._first.record_modes(model) and self.facts:
+            self._writer.add_facts(self._first.graph)
 
     def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""

@@ -55,7 +55,8 @@ class PredictiveCoding(Rule):
     Whittington & Bogacz (2017), doi:10.1162/NECO_a_00949:  the energy is
     E(h) = Σ_l ½‖h_{l+1} − unit_l(h_l)‖² + ℓ(readout(h_L), y).  It descends for `steps` steps of `rate` from the forward
     pass, to states h̃.  With ε_{l+1} = h̃_{l+1} − unit_l(h̃_l), unit l gets the gradient of −⟨unit_l(h̃_l), ε_{l+1}⟩, so
-    a_{l+1} = −ε_{l+1}.  h_0 is fixed; the embedding gets a_0 = −J_0ᵀ ε_1.  The error needs `steps` > L to reach it.
+    a_{l+1} = −ε_{l+1}.  h_0 is fixed; the embedding gets a_0 = −J_0ᵀ ε_1.  The error reaches h_{L−k} at step k+1, as
+    rateᵏ⁺¹ times the gradient, and grows in later steps.  So in L steps it reaches h_1, but in deep networks faintly.
     With `learn_at: arrival` each unit learns when the error arrives, one step after the unit above, and the states
     below have not moved: Z-IL, Song et al. (2020), arXiv:2103.04689.  With `depth_scale` each block adds its output
     times 1/√L, in the forward pass as well: µPC, Innocenti et al. (2025), arXiv:2505.13124.

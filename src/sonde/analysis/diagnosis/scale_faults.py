@@ -274,8 +274,9 @@ SCALE_FAULTS = (
         short="Inputs on a scale, or with an offset, that the network cannot work with.",
         measured=(
             f"Inputs with an RMS above {LARGE_RMS:g}, a feature whose mean is {LARGE_RMS:g} times its spread, or "
-            f"features whose spreads differ by more than {UNLIKE_SPREADS:g}, and the run failed; or an RMS below "
-            f"{SMALL_RMS:g} where one batch is learned with standardised inputs alone."
+            f"features whose spreads differ by more than {UNLIKE_SPREADS:g}, and the run failed, or one batch is "
+            f"learned further with standardised inputs; or an RMS below {SMALL_RMS:g} where it is learned with these "
+            "alone."
         ),
         why=(
             "Large or one-sided inputs saturate or kill units, and make the loss steep in one direction "
