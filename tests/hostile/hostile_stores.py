@@ -80,6 +80,15 @@ FACTS = {
     "unregistered": [],
     "loss_ops": ["NllLoss"],
     "loss_shape": [4, 3],
+    "loss_axis": [1, 2],
+    "further_terms": False,
+    "switched": ["0"],
+    "pairs": {
+        "kind": "classes",
+        "neighbours": {"agree": 0.3, "by_chance": 0.3, "n": 32},
+        "relation": None,
+        "leak": None,
+    },
     "experiments": None,
 }
 NET = "net"
