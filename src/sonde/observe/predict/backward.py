@@ -62,10 +62,13 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
             sources = {order: share * known for order, known in node.gradient_sources.items()} | {node.order: share}
         if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
             part = with_averages(part, *kernel)
+        crossed = _crossed(parent, part, overlap, kernel)
         _accumulate_kernel(parent, part, kernel)
         if doubt > parent.gradient_doubt:
             parent.doubt_at = why
-        _accumulate(tape, parent, part + _in_common(tape, parent, sources), spread, overlap, radial[place], doubt)
+        _accumulate(
+            tape, parent, part + _in_common(tape, parent, sources), spread, overlap, radial[place], doubt, crossed
+        )
         for order, share in sources.items():
             parent.gradient_sources[order] = parent.gradient_sources.get(order, 0.0) + share
 
@@ -133,14 +136,26 @@ def _doubt(node: Node) -> str | None:
     return node.doubt
 
 
+def _crossed(parent: Node, part: Products, overlap: float, kernel: Kernel | None) -> float:
+    """How much the product of a contribution with those before, whose mean is 0, differs from draw to draw."""
+    if parent.gradient is None:
+        return 0.0
+    both = [Moments(0.0, one) for one in (parent.gradient, part)]
+    overlap = math.sqrt(parent.gradient_overlap * overlap)
+    return common_square(both, parent.shape, parent.features, overlap, (parent.gradient_kernel, kernel))
+
+
 def _accumulate(
-    tape: Tape, parent: Node, part: Products, spread: Spread, overlap: float, radial: float, doubt: float
+    tape: Tape,
+    parent: Node,
+    part: Products,
+    spread: Spread,
+    overlap: float,
+    radial: float,
+    doubt: float,
+    crossed: float,
 ) -> None:
-    """Add one contribution: contributions of different paths are independent, so their product has mean 0."""
-    crossed = 0.0
-    if parent.gradient is not None:
-        both = [Moments(0.0, one) for one in (parent.gradient, part)]
-        crossed = common_square(both, parent.shape, parent.features, math.sqrt(parent.gradient_overlap * overlap))
+    """Add one contribution: contributions of different paths are independent."""
     before = 0.0 if parent.gradient is None else float(parent.gradient.flat[0])
     parent.gradient = part if parent.gradient is None else parent.gradient + part
     total = float(parent.gradient.flat[0])

@@ -126,7 +126,7 @@ def mixed_by_weights(
     moments, sizes, node = x.node.moments, tuple(x.shape), x.node
     overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
     made_of = forward([moments])
-    fresh = 2 * common_square((made_of, made_of), shape, axes[0], overlap, _moved(node.kernel, axis_map))
+    fresh = 2 * common_square((made_of, made_of), shape, axes[0], overlap, [_moved(node.kernel, axis_map)] * 2)
 
     def through(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         """A feature with large weights was divided by them: E w²/σ² has no part of what E σ⁻² gains from them."""
@@ -144,7 +144,7 @@ def mixed_by_weights(
         back = next((axis for axis in range(len(sizes)) if own and axis_map and axis_map(axis) == own[0]), None)
         kernel = None if own is None or back is None else (back, own[1])
         back_moments = Moments(0.0, np.asarray(part))
-        return 2 * common_square((back_moments, back_moments), sizes, axes[1], after, kernel), after
+        return 2 * common_square((back_moments, back_moments), sizes, axes[1], after, [kernel] * 2), after
 
     made.node.fresh_back = fresh_back
     return made

@@ -174,7 +174,9 @@ def add_signals(a: Any, b: Any) -> Signal:
     shares = [square / max(sum(squares), 1e-300) for square in squares]
     features = next((one.node.features for one in (b, a) if one.node.features and one.shape == shape), ())
     both = [_aligned(one, axes)(one.node.moments) for one in (a, b)]
-    fresh = _of_sum(both, own, common_square(both, shape, features, math.sqrt(a.node.overlap * b.node.overlap)))
+    kernels = [one.node.kernel if one.shape == shape else None for one in (a, b)]
+    common = common_square(both, shape, features, math.sqrt(a.node.overlap * b.node.overlap), kernels)
+    fresh = _of_sum(both, own, common)
     fixed = sum(share**2 * (1 - one.node.loose) for share, one in zip(shares, (a, b), strict=True))
     return make(
         [a, b],
