@@ -280,6 +280,11 @@ def test_the_page_of_speed_shows_the_stored_results() -> None:
         mark = "\\*" if row["ratio"] > row["bar"] else ""
         spread = f"{row['p10']:.3f}–{row['p90']:.3f}"
         assert f"| {row['name']} | {row['ratio']:.3f}{mark} | {spread} | {row['bar']:.2f} |" in page
+    again = {row["name"]: row for row in json.loads((root / "benchmarks" / "one_network.json").read_text())["rows"]}
+    for name in (name for name in again if f"{name} ÷ JAX" in again):
+        alone, jax, compiled = (again[name + ending] for ending in ("", " ÷ JAX", " ÷ torch.compile"))
+        spread = f"{jax['ratio']:.2f} | {jax['p10']:.2f}–{jax['p90']:.2f}"
+        assert f"| {name} | {alone['ratio']:.2f} | {spread} | {compiled['ratio']:.2f} |" in page
     ratios = {row["name"]: row["ratio"] for row in rows}
     compared = [name for name in ratios if f"{name} ÷ JAX" in ratios]
     assert compared
