@@ -270,7 +270,7 @@ LOOP_FAULTS = (
         consequences=frozenset({"lr_too_high", "lr_too_low"}),
         short="Train or eval mode is wrong while training.",
         measured=(
-            "Dropout or batch normalisation in a part that learns is in eval mode in a training step; or batch "
+            "Dropout or batch normalisation in a part that learns is in eval mode in a training step. Or batch "
             "normalisation that is frozen, or was in eval mode at first, is in train mode."
         ),
         why="Batch normalisation then uses statistics that no batch has updated, and dropout does nothing.",

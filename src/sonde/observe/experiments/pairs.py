@@ -50,7 +50,8 @@ def _some(x: Any, y: Any, axes: Sequence[int] | None) -> tuple[Tensor | None, An
 def _features(given: Tensor) -> Tensor:
     """Standardised features in float64; of large inputs, some at even distances."""
     flat = given.flatten(1)
-    return standardised(flat[:, :: max(1, flat.shape[1] // _FEATURES)]).double()
+    some: Tensor = standardised(flat[:, :: max(1, flat.shape[1] // _FEATURES)])
+    return some.double()
 
 
 def nearest_inputs(x: Any, y: Any, kind: str) -> dict[str, float] | None:

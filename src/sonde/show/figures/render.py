@@ -259,7 +259,7 @@ def _without_shaping_tables() -> Iterator[None]:
     """Embed fonts without the tables that place letters: in a PDF they are placed, and to thin the tables out takes
     a third of the time of a file.
     """
-    from fontTools import subset
+    from fontTools import subset  # type: ignore[import-untyped]
 
     options: Any = subset.Options
     before = getattr(options, "_drop_tables_default", [])
