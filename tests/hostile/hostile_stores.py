@@ -85,7 +85,7 @@ FACTS = {
     "switched": ["0"],
     "pairs": {
         "kind": "classes",
-        "neighbours": {"agree": 0.3, "by_chance": 0.3, "n": 32},
+        "nearest": {"agree": 0.3, "by_chance": 0.3, "n": 32},
         "relation": None,
         "leak": None,
     },

@@ -184,7 +184,7 @@ def test_a_graph_is_not_cut(kind: str) -> None:
         found = experiments(watch, ((x, edges), y))
     assert found["loss_now"] == pytest.approx(criterion(model(x, edges), y).item(), rel=1e-6)
     assert found["output"]["shape"] == [MANY, 3]
-    assert found["neighbours"]["n"] == 128
+    assert found["nearest"]["n"] == 128
     assert "last" in found["fits"]["1"]
 
 

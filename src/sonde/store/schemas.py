@@ -269,7 +269,7 @@ class _LeakFacts:
 @extensible
 class _PairFacts:
     kind: str | None = None
-    neighbours: _NearestFacts | None = None
+    nearest: _NearestFacts | None = None
     relation: _RelationFacts | None = None
     leak: _LeakFacts | None = None
 

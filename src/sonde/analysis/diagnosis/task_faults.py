@@ -279,7 +279,7 @@ def _hardly_moved(s: RunEvidence) -> bool:
 
 def _unrelated_classes(s: RunEvidence) -> Finding | None:
     """Classes that nearest inputs do not share, in a run that learns nothing although it could."""
-    near, could = s.of_pairs("neighbours"), _could(s)
+    near, could = s.of_pairs("nearest"), _could(s)
     if near is None or could is None or _kind(s) not in ("classes", "one-hot", "binary"):
         return None
     noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
@@ -344,7 +344,7 @@ def _moved_far(s: RunEvidence) -> bool:
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
     could = None if s.beats_a_constant else _could(s)
-    if could is None or "n" in (s.of_pairs("neighbours") or s.of_pairs("relation") or {}) or _kind(s) == "none":
+    if could is None or "n" in (s.of_pairs("nearest") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
     said = "What is learned from one batch does not help with the next."
     return found("likely", could, said, advice=ASK_A_BATCH if s.trials is None else "", is_rest=True)

@@ -178,7 +178,7 @@ class _Experiments:
             "traced_start": lambda: traced(begin, lambda: self.value(begin)),
             "traced_now": lambda: traced(now, lambda: self.value(now)),
             "unfelt": lambda: [name for name in without_gradient if self.matters(name)],
-            "neighbours": lambda: pairs.nearest_inputs(self.x, self.y, kind),
+            "nearest": lambda: pairs.nearest_inputs(self.x, self.y, kind),
             "relation": lambda: pairs.relation(self.x, self.y) if kind == "real" else None,
             "leak": lambda: pairs.leak(self.x, self.y, kind),
         }

@@ -24,7 +24,7 @@ def pairs_of_step(x: Any, y: Any, output: Tensor | None) -> dict[str, Any]:
         kind = describe_targets(y, output)["kind"]
         return {
             "kind": kind,
-            "neighbours": nearest_inputs(x, y, kind),
+            "nearest": nearest_inputs(x, y, kind),
             "relation": (relation(x, y) or None) if kind == "real" else None,
             "leak": leak(x, y, kind),
         }
