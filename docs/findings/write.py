@@ -325,8 +325,8 @@ def about_control(study: str, stored: Runs) -> str:
 
 def faded(stored: Runs) -> str:
     """What is left of PC's credit at the lowest block of the deepest network with as many steps as blocks."""
-    pc = (run for run in found(stored, "deep").stored.runs if run.rule == "pc")
-    run = max((run for run in pc if run.config["rule"]["steps"] == run.depth), key=lambda run: run.depth)
+    runs = (run for run in found(stored, "deep").stored.runs if run.about["rule_label"] == f"PC (steps={run.depth})")
+    run = max(runs, key=lambda run: run.depth)
     lowest, top = (number(run.at("credit_norm", run.epochs, layer).value) for layer in (1, run.depth))
     return (
         f"It arrives faintly: with {run.depth} steps on {run.depth} blocks the norm of the credit is {top} at h_L and "
