@@ -28,9 +28,8 @@ from sonde.analysis.audit import AuditCache, RecipeAudit, RuleAudit, RunAudit, a
 from sonde.analysis.questions import credit_at_layers, critical_t, margin_over_frozen
 from sonde.analysis.recovery import recovered
 from sonde.analysis.runs import complete
-from sonde.analysis.thresholds import Thresholds
 from sonde.config import Optimiser, Probing, RunConfig, name_of
-from sonde.core.formatting import number, percent, said_share, signed
+from sonde.core.formatting import Thresholds, number, percent, said_share, signed
 from sonde.metrics.probes import DRAWS, PROBES, Context, Snapshot, take
 from sonde.metrics.probes.signal import as_trained
 from sonde.metrics.rows import Reading

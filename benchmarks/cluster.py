@@ -52,7 +52,7 @@ def timed(train: Callable[..., Any], notes: str) -> Callable[..., Any]:
         import time
         import uuid
 
-        import sonde.engine.worker  # noqa: F401  the imports are no work of a task
+        import sonde.engine.bundles  # noqa: F401  the imports are no work of a task
 
         clock, processor = time.perf_counter(), time.process_time()
         answer = train(*order)

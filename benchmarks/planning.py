@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from sonde.config import to_tree
-from sonde.engine.ledger import Ledger, bundle
+from sonde.engine.bundles import Ledger, bundle
 from sonde.studies import STUDIES
-from sonde.training.stack import stackable
+from sonde.training.train import stackable
 
 SLOTS = 320  # what the cluster would train at a time
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import predict_held_out
+import predict_third_set
 from sonde.observe.experiments.copies import reset
 from sonde.observe.predict import Prediction, predict
 
@@ -272,6 +273,7 @@ SETS: dict[str, dict[str, tuple[Make, Batch]]] = {
     "network": NETWORKS,
     "network, held out": {**predict_held_out.NETWORKS},
     "network, second held-out set": {**predict_held_out.SECOND},
+    "network, third held-out set": {**predict_third_set.THIRD},
 }
 EVERY = {name: network for networks in SETS.values() for name, network in networks.items()}
 

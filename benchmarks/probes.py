@@ -25,7 +25,7 @@ from sonde.rules import RULES
 from sonde.store.datasets import SIDE
 from sonde.store.datasets.decoded import PAD, Images
 from sonde.studies import STUDIES
-from sonde.studies.settings import settings, swept
+from sonde.studies.study import settings, swept
 from sonde.tasks.images import Cifar10, Cifar10Data
 from sonde.training.credit_assignment import CreditAssignment
 from sonde.training.program import Program

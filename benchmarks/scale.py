@@ -19,11 +19,11 @@ from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
+from sonde.engine.bundles import MOST_IN_BUNDLE
 from sonde.engine.cluster import MOST_SUBMITTED
-from sonde.engine.ledger import MOST_IN_BUNDLE
 from sonde.store.lock import RENEWED
 from sonde.training.kernels import LANES
-from sonde.training.stack import WIDEST_STACKED
+from sonde.training.train import WIDEST_STACKED
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "scale.json"

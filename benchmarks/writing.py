@@ -12,7 +12,7 @@ import fsspec
 
 from sonde.config import RunConfig, to_tree
 from sonde.core.errors import SondeError
-from sonde.engine.worker import train_bundle
+from sonde.engine.bundles import train_bundle
 from sonde.store import lock
 from sonde.store.datasets import Absent
 from sonde.store.files import place

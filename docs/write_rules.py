@@ -35,7 +35,7 @@ from sonde.studies.recipes import DEPTH_PROBES, depth_matters
 from sonde.studies.rules import AUDITED, COMPARED, VARIED
 from sonde.tasks import Parity, RandomHierarchy
 from sonde.training.credit_assignment import CreditAssignment, count_operations
-from sonde.training.stack import stackable
+from sonde.training.train import stackable
 
 HERE = Path(__file__).parent
 TIMES = HERE.parent / "benchmarks" / "rules" / "results.json"

@@ -88,23 +88,23 @@ MUTANTS = (
     # predicted moments
     Mutant(
         "a gradient passes an activation by its values",
-        "observe/predict/elementwise.py",
-        "_square_slope(self._values(mean, std)[1], mean, std, rho)]",
-        "_square_slope(self._values(mean, std)[0], mean, std, rho)]",
+        "analysis/gaussian.py",
+        "square_slope(self._values(mean, std)[1], mean, std, rho)]",
+        "square_slope(self._values(mean, std)[0], mean, std, rho)]",
         "unit/test_predict.py -k residual_study",
     ),
     Mutant(
         "a correlation keeps the square of the mean",
-        "observe/predict/elementwise.py",
+        "analysis/gaussian.py",
         "(moments.products - moments.mean**2) / variance",
         "moments.products / moments.square",
         "unit/test_predict.py -k with_a_mean",
     ),
     Mutant(
         "the mean of a product is that of one term",
-        "observe/predict/contractions.py",
-        "Moments(summed * x.mean * y.mean,",
-        "Moments(x.mean * y.mean,",
+        "analysis/products.py",
+        "Moments(summed * self.mean * other.mean,",
+        "Moments(self.mean * other.mean,",
         "unit/test_predict.py -k with_a_mean",
     ),
     # verdicts over sizes
@@ -125,14 +125,14 @@ MUTANTS = (
     # states that move
     Mutant(
         "the threshold of a goodness does not grow with the width",
-        "rules/ff.py",
+        "rules/moved_states.py",
         "(self.threshold * d - goodness(h))",
         "(self.threshold - goodness(h))",
         f"{MOVING} -k 'autograds or goodness'",
     ),
     Mutant(
         "an error that arrives is not scaled by the rate",
-        "rules/pc.py",
+        "rules/moved_states.py",
         "found.append(Pair(below, self.rate * unit.vjp(a)))",
         "found.append(Pair(below, unit.vjp(a)))",
         f"{MOVING} -k arrival",
@@ -191,7 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drift of all groups is taken for a fault",
-        "analysis/scaling_rules.py",
+        "analysis/scaling.py",
         "return middle if abs(middle) <= _MOST_DRIFT else 0.0",
         "return 0.0",
         "unit/test_scaling.py -k drift",
@@ -314,35 +314,35 @@ MUTANTS = (
     ),
     Mutant(
         "a nudge of equilibrium propagation counts twice",
-        "rules/ep.py",
+        "rules/moved_states.py",
         "error / (-beta * len(nudges))",
         "error / -beta",
         MOVING,
     ),
     Mutant(
         "the energy descends without the error of the state itself",
-        "rules/pc.py",
+        "rules/moved_states.py",
         "rate * (slope + errors[layer])",
         "rate * slope",
         MOVING,
     ),
     Mutant(
         "the mean of two states moves with α alone",
-        "rules/dualprop.py",
+        "rules/moved_states.py",
         "(2 * self.alpha - 1) * self.beta",
         "self.alpha * self.beta",
         MOVING,
     ),
     Mutant(
         "PEPITA learns to follow the changed input",
-        "rules/pepita.py",
+        "rules/moved_states.py",
         "[h - above.input for",
         "[above.input - h for",
         MOVING,
     ),
     Mutant(
         "a wrong label may be the true one",
-        "rules/ff.py",
+        "rules/moved_states.py",
         "torch.randint(1, classes,",
         "torch.randint(0, classes,",
         MOVING,
@@ -518,7 +518,7 @@ MUTANTS = (
     ),
     Mutant(
         "AdamW is Adam",
-        "training/optimise.py",
+        "training/kernels.py",
         "torch._fused_adamw_ if decoupled else torch._fused_adam_",
         "torch._fused_adam_",
         "equivalence/test_adam.py",
@@ -554,14 +554,14 @@ MUTANTS = (
     # probes
     Mutant(
         "the gradient is that of the batch mean",
-        "metrics/probes/snapshot.py",
+        "metrics/probes/signal.py",
         "torch.autograd.grad(losses_N.sum(), wanted",
         "torch.autograd.grad(losses_N.mean(), wanted",
         TWINS,
     ),
     Mutant(
         "every epoch has the same random directions",
-        "metrics/probes/snapshot.py",
+        "metrics/probes/signal.py",
         'f"probe/{purpose}/{self.context.epoch}"',
         'f"probe/{purpose}"',
         TWINS,
@@ -741,7 +741,7 @@ MUTANTS = (
     ),
     Mutant(
         "blocks that share a module repeat the first one's output",
-        "metrics/probes/snapshot.py",
+        "metrics/probes/signal.py",
         "        begun = len(states) - 1\n",
         "        begun = 0\n",
         "unit/test_silent_numbers.py",

@@ -13,11 +13,10 @@ import torch
 
 from sonde.config import Probing, RunConfig
 from sonde.core.errors import SondeError
-from sonde.engine.local import run_locally, warm_up
+from sonde.engine import run_locally, warm_up
 from sonde.models import ResidualMLP
 from sonde.rules import Backprop
-from sonde.store.datasets import Absent, find_cifar10
-from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets import Absent, data_folder, find_or_mirror_cifar10
 from sonde.store.files import Place
 from sonde.store.folder import read_manifest
 from sonde.tasks import Cifar10, Data
@@ -31,7 +30,7 @@ NO_IMAGES = "no images; --data-root or SONDE_DATA"
 
 def images_there(data_root: Place | None) -> bool:
     try:
-        find_cifar10(data_folder(data_root))
+        find_or_mirror_cifar10(data_folder(data_root))
     except Absent:
         return False
     return True

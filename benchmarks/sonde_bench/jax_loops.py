@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from sonde.core.optimisers import Optimiser
+from sonde.core.validated import Optimiser
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.network import Network
-from sonde.training.optimise import ADAM_BETAS, ADAM_EPSILON
+from sonde.training.kernels import ADAM_BETAS, ADAM_EPSILON
 
 NO_JAX = "JAX is not installed; pip install 'sonde[bench]'"
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

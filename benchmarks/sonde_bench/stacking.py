@@ -15,7 +15,7 @@ from sonde.studies.residual import configs
 from sonde.tasks import Digits
 from sonde.tasks.synthetic import Identity
 from sonde.training.program import Program
-from sonde.training.stack import Stack
+from sonde.training.train import Stack
 from sonde_bench.arithmetic import Products
 from sonde_bench.jax_loops import JaxEpoch
 from sonde_bench.loops import BATCH, CPU, CompiledByTorch, bare_identity, fresh

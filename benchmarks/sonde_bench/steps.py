@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from sonde.config import RunConfig
-from sonde.core.optimisers import Optimiser
+from sonde.core.validated import Optimiser
 from sonde.models import Model
 from sonde.rules import RULES, Rule
 from sonde.training.program import Program

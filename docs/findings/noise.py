@@ -7,8 +7,7 @@ sonde train --task noise.npz --rule dfa --epochs 12 --set model.d=256 --set mode
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.store.datasets import find_cifar10
-from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets import data_folder, find_or_mirror_cifar10
 from sonde.store.datasets.decoded import PAD, open_images
 from sonde.tasks.images import MEAN, STD
 
@@ -17,7 +16,7 @@ LEVELS = 8  # of 255, the standard deviation of the noise
 
 def noisy() -> dict[str, NDArray[np.generic]]:
     """Both parts, normalised as CIFAR-10 is, in the form that `--task` takes."""
-    images, rng = open_images(find_cifar10(data_folder(None))), np.random.default_rng(0)
+    images, rng = open_images(find_or_mirror_cifar10(data_folder(None))), np.random.default_rng(0)
 
     def moved(pixels_NCHW: NDArray[np.uint8]) -> NDArray[np.float32]:
         pixels_NHWC = pixels_NCHW.transpose(0, 2, 3, 1)

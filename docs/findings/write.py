@@ -106,7 +106,7 @@ PIXELS = {
 EPOCHS = {"random_targets": SHORT, "depth": SHORT}
 """Of studies that were trained for fewer than their recipe has."""
 
-SCALES = {"deep": "quick", "linear_quadratic": "quick"}
+SCALES = {"linear_quadratic": "quick"}
 """Of studies that are shown at another scale than the full one."""
 
 LONG = 30
@@ -305,10 +305,9 @@ ABOUT_CONTROLS = {
     ),
     "depth": f"The full recipe has 100 epochs. Its runs here have {SHORT}, which is another recipe.",
     "deep": (
-        "The task is the random hierarchy, the width 32. PC's error moves down one block per step of inference, so "
-        "5 steps reach 5 blocks and 16 steps 16. With 5 steps of rate 0.05 the states move little; PC is backprop in "
-        "the limit of small moves. With 16 steps of rate 0.2 the states move far. This is quick scale; at full scale "
-        "the long inference takes as many steps as there are blocks."
+        "The task is the random hierarchy, the width 32. With 5 steps of rate 0.05 the states of PC move little; PC is "
+        "backprop in the limit of small moves. With more steps of rate 0.2 they move far. The error moves down one "
+        "block per step of inference, so 5 steps reach 5 blocks, and as many steps as blocks all of them."
     ),
     "linear_quadratic": (
         "A linear residual network has fixed weights and a squared error to random targets. The gradient at every "
@@ -319,9 +318,20 @@ ABOUT_CONTROLS = {
 }
 
 
-def about_control(study: str) -> str:
+def about_control(study: str, stored: Runs) -> str:
     """What is to be known of a control beside its question."""
-    return ABOUT_CONTROLS[study]
+    return ABOUT_CONTROLS[study] + (f" {faded(stored)}" if study == "deep" else "")
+
+
+def faded(stored: Runs) -> str:
+    """What is left of PC's credit at the lowest block of the deepest network with as many steps as blocks."""
+    pc = (run for run in found(stored, "deep").stored.runs if run.rule == "pc")
+    run = max((run for run in pc if run.config["rule"]["steps"] == run.depth), key=lambda run: run.depth)
+    lowest, top = (number(run.at("credit_norm", run.epochs, layer).value) for layer in (1, run.depth))
+    return (
+        f"It arrives faintly: with {run.depth} steps on {run.depth} blocks the norm of the credit is {top} at h_L and "
+        f"{lowest} at h_1, far below the 1e-8 that AdamW adds to the size of a gradient."
+    )
 
 
 def costs(stored: Runs) -> list[list[str]]:

@@ -12,7 +12,7 @@ from contrast import Case, Measure, draw_contrast, draw_portrait, keep_lines
 from matplotlib.figure import Figure
 
 from sonde.analysis.runs import evidence_lines
-from sonde.analysis.thresholds import Thresholds
+from sonde.core.formatting import Thresholds
 from sonde.metrics import TRAINED, base_of, label_of
 from sonde.show.figures import Evidence
 from sonde.show.figures.groups import cohort_of, pair_of

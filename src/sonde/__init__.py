@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sonde.config import Probing as Probing
     from sonde.config import RunConfig as RunConfig
     from sonde.core.errors import SondeError as SondeError
-    from sonde.core.optimisers import Optimiser as Optimiser
+    from sonde.core.validated import Optimiser as Optimiser
     from sonde.metrics import probes as probes
     from sonde.metrics.rows import Reading as Reading
     from sonde.network.chain import chain as chain
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CreditAssignment": "sonde.training.credit_assignment",
-    "Optimiser": "sonde.core.optimisers",
+    "Optimiser": "sonde.core.validated",
     "Probing": "sonde.config",
     "Reading": "sonde.metrics.rows",
     "RunConfig": "sonde.config",
@@ -117,7 +117,7 @@ _MOVED = {
     "sonde.integrations.lightning": "sonde.observe.lightning",
     "sonde.integrations.transformers": "sonde.observe.transformers",
     "sonde.losses": "sonde.network.losses",
-    "sonde.optimisers": "sonde.core.optimisers",
+    "sonde.optimisers": "sonde.core.validated",
     "sonde.probes": "sonde.metrics.probes",
     "sonde.rows": "sonde.metrics.rows",
 }

@@ -15,7 +15,7 @@ from chromium import IN_CHROMIUM, LATENCY, Opened, open_page
 from sonde.analysis.theory import independent_factor, second_moments
 from sonde.config import RunConfig, complete_and_load_plugins
 from sonde.core.formatting import gradient_status, signal_verdict
-from sonde.studies.settings import settings, swept
+from sonde.studies.study import settings, swept
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

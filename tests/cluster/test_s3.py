@@ -16,8 +16,7 @@ from conftest import SMALL, Sonde
 from processes import LONG, alive, wait_for
 from sonde.core.errors import SondeError
 from sonde.store import index, remote
-from sonde.store.datasets import find_cifar10
-from sonde.store.datasets.archive import Archive
+from sonde.store.datasets import Archive, find_or_mirror_cifar10
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.studies import STUDIES
@@ -157,9 +156,9 @@ def test_a_data_set_is_copied_from_a_bucket_once(
     (at(bucket) / "sets" / "cifar10" / tiny.name).put(b"abc")
     with FaultyProxy(server, part=0.0) as proxy:
         use(proxy.url, monkeypatch)
-        assert find_cifar10(at(f"{bucket}/sets"), tiny).place.read_bytes() == b"abc"
+        assert find_or_mirror_cifar10(at(f"{bucket}/sets"), tiny).place.read_bytes() == b"abc"
         assert proxy.requests == 2, "a listing and one read: the ETag is the MD5"
-        find_cifar10(at(f"{bucket}/sets"), tiny)
+        find_or_mirror_cifar10(at(f"{bucket}/sets"), tiny)
         assert proxy.requests == 3
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from sonde.cli import main
 from sonde.store import datasets
-from sonde.store.datasets import find_cifar10, looked_for
-from sonde.store.datasets.archive import Archive
+from sonde.store.datasets import Archive, find_or_mirror_cifar10, looked_for
 
 ARCHIVE = "TESTED_ARCHIVE"
 """In the environment: the archive that `sonde data fetch` fetches in place of the one of the network."""
@@ -21,12 +20,12 @@ PRELOADED = [
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_pdf",
     "sonde.analysis.audit",
-    "sonde.engine.worker",
+    "sonde.engine.bundles",
     "sonde.analysis.diagnosis",
     "sonde.show.figures.render",
     "sonde.show.exporters",
     "sonde.show.report",
-    "sonde.store.verify",
+    "sonde.store.load",
     "torch._dynamo",
 ]
 
@@ -48,5 +47,5 @@ def give(words: list[str], place: Path, surroundings: dict[str, str], said: Path
 
 def _fetch_from(**known: Any) -> None:
     archive = Archive(**known)
-    find, places = partial(find_cifar10, archive=archive), partial(looked_for, archive=archive)
+    find, places = partial(find_or_mirror_cifar10, archive=archive), partial(looked_for, archive=archive)
     datasets.DATASETS["cifar10"] = datasets.Dataset(archive=archive, find=find, looked_for=places)

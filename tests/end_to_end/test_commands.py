@@ -173,12 +173,16 @@ def test_names_are_listed_and_explained_without_torch_from_the_second_time_on(
     assert sonde("explain", "credit-cosine").stdout == sonde("explain", "credit_cosine").stdout
 
 
-def test_run_as_json_is_json_alone(study: Path, sonde_process: Sonde) -> None:
-    done = sonde_process("run", "residual", *SMALL, "--json", cwd=study)
-    result = json.loads(done.stdout)
+@pytest.mark.usefixtures("coarse")
+def test_run_as_json_is_json_alone(study: Path, sonde: Sonde, sonde_process: Sonde) -> None:
+    words = ("run", "residual", *SMALL, "--json")
+    result = json.loads(sonde_process(*words, "--no-figures", cwd=study).stdout)
     assert [run["reused"] for run in result["runs"]] == [True] * 4
-    assert len(result["figures"]) == 30
     assert {finding["numbers"]["verdict"] for finding in result["findings"]}
+    assert result["figures"] == []
+    drawn = json.loads(sonde(*words, cwd=study).stdout)
+    assert drawn == result | {"figures": drawn["figures"]}
+    assert len(drawn["figures"]) == 2 * len(FIGURES), "a picture and a caption of each"
 
 
 @pytest.mark.usefixtures("coarse")

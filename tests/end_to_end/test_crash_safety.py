@@ -17,7 +17,7 @@ import sonde as package
 from conftest import SMALL, Sonde, tiny_config
 from processes import LONG, PATIENCE, all_free, contents, folders, furthest, holder, wait_for
 from sonde.config import RunConfig, parse, to_tree
-from sonde.engine.local import PRELOADED
+from sonde.engine import PRELOADED
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,9 +13,10 @@ import typer
 import sonde as package
 from conftest import Sonde, tiny_config
 from processes import LONG, PATIENCE, contents, folders, furthest, holder, killing, wait_for
+from sonde import engine
 from sonde.cli.execute import execute
 from sonde.config import RunConfig
-from sonde.engine import ledger, local
+from sonde.engine import bundles
 from sonde.store.folder import read_manifest, read_tensors
 from sonde.store.schemas import Manifest
 from stores import forge
@@ -39,13 +40,13 @@ def log(runs: Path, config: RunConfig) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    local.warm_up()
+    engine.warm_up()
 
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
     """All runs in one bundle."""
-    monkeypatch.setattr(ledger, "bundle", lambda configs, **_: [tuple(configs)])
+    monkeypatch.setattr(bundles, "bundle", lambda configs, **_: [tuple(configs)])
 
 
 def break_resume(runs: Path, config: RunConfig) -> None:
@@ -59,7 +60,7 @@ def test_a_run_whose_process_is_killed_is_resumed_and_ends_with_the_same_bits(tm
     configs = seeds(1, 2)
     notices: list[str] = []
     with killing(tmp_path / "runs", configs[0].id, times=1, after=3) as killed:
-        outcomes = local.run_locally(configs, runs=tmp_path / "runs", jobs=2, on_notice=notices.append)
+        outcomes = engine.run_locally(configs, runs=tmp_path / "runs", jobs=2, on_notice=notices.append)
     assert [(outcome.run, outcome.state) for outcome in outcomes] == [(c.id, "complete") for c in configs]
     package.train(configs[0], runs=tmp_path / "whole")
     assert contents(tmp_path / "runs" / configs[0].id) == contents(tmp_path / "whole" / configs[0].id)
@@ -103,7 +104,7 @@ def test_a_run_whose_process_dies_twice_is_marked_failed_and_the_others_go_on(tm
 def test_what_a_crashing_process_wrote_is_in_the_log_of_its_run(tmp_path: Path) -> None:
     (config,) = seeds(1)
     with killing(tmp_path, config.id, times=1, after=3, by=signal.SIGABRT):
-        (outcome,) = local.run_locally([config], runs=tmp_path, jobs=1)
+        (outcome,) = engine.run_locally([config], runs=tmp_path, jobs=1)
     assert outcome.state == "complete"
     told = log(tmp_path, config)
     assert re.search(r"its process wrote:\nFatal Python error: Aborted\n", told)
@@ -135,7 +136,7 @@ def test_an_error_in_a_bundle_is_the_failure_of_the_guilty_run_alone(tmp_path: P
     configs = seeds(1, 2, 3, epochs=2)
     break_resume(tmp_path, configs[1])
     notices: list[str] = []
-    outcomes = local.run_locally(configs, runs=tmp_path, jobs=2, on_notice=notices.append)
+    outcomes = engine.run_locally(configs, runs=tmp_path, jobs=2, on_notice=notices.append)
     assert [outcome.state for outcome in outcomes] == ["complete", "failed", "complete"]
     assert len(notices) == 1
     assert "SafetensorError" in notices[0]
@@ -146,7 +147,7 @@ def test_an_error_in_a_bundle_is_the_failure_of_the_guilty_run_alone(tmp_path: P
 def test_the_runs_of_a_bundle_whose_process_dies_are_resumed_one_by_one(tmp_path: Path) -> None:
     configs = seeds(1, 2, 3)
     with killing(tmp_path / "runs", configs[-1].id, times=1, after=3):
-        outcomes = local.run_locally(configs, runs=tmp_path / "runs", jobs=2)
+        outcomes = engine.run_locally(configs, runs=tmp_path / "runs", jobs=2)
     assert [outcome.state for outcome in outcomes] == ["complete"] * 3
     package.train(configs[-1], runs=tmp_path / "whole")
     assert contents(tmp_path / "runs" / configs[-1].id) == contents(tmp_path / "whole" / configs[-1].id)

@@ -17,9 +17,8 @@ import pytest
 from sonde.analysis.audit import audit
 from sonde.analysis.recovery import rank_correlations, recovery_by_recipe
 from sonde.core.formatting import number
-from sonde.store.load import load
+from sonde.store.load import load, verify
 from sonde.store.run import Runs
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings"

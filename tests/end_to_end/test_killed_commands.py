@@ -27,7 +27,7 @@ from torch import nn
 import sonde as package
 from processes import ENDLESS, LONG, PATIENCE, ArchiveServer, all_free, contents, epoch_of, folders, furthest, wait_for
 from sonde.core.atomic import ASIDE
-from sonde.store.verify import verify
+from sonde.store.load import verify
 from sonde.studies import STUDIES
 from stores import write_run
 from watch_programs import plain_mlp, vectors

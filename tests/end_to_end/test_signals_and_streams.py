@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from processes import ENDLESS, PATIENCE, all_free, epoch_of, folders, furthest, wait_for
-from sonde.store.verify import verify
+from sonde.store.load import verify
 from sonde.studies import STUDIES
 from stores import write_run
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.training.optimise import Adam
+from sonde.training.kernels import Adam
 
 SHAPES = ((33, 7), (10,), (5,), (64, 64))
 

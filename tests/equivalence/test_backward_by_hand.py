@@ -15,8 +15,8 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignmen
 from sonde.tasks import Digits, Identity
 from sonde.training.backward_by_hand import StepByHand
 from sonde.training.program import DTYPES, Program
-from sonde.training.stack import Stack, stackable
 from sonde.training.step import Step, rule_backward
+from sonde.training.train import Stack, stackable
 
 CPU = torch.device("cpu")
 BATCH = 29

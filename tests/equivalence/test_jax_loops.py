@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.cli.train import find_benchmark
+from sonde.cli.train import import_benchmark
 from sonde.config import RunConfig
-from sonde.core.optimisers import Optimiser
+from sonde.core.validated import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import Backprop
 from sonde.tasks import Identity
 from sonde.training.program import Program
-from sonde.training.stack import Stack
+from sonde.training.train import Stack
 
-find_benchmark()
+import_benchmark()
 
 from sonde_bench.jax_loops import NO_JAX, JaxEpoch, has_jax  # noqa: E402
 from sonde_bench.loops import CPU, Noise, program  # noqa: E402

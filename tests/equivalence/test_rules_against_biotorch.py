@@ -22,7 +22,7 @@ from sonde.rules import (
     Rule,
     UniformSigns,
 )
-from sonde.rules.sign_feedback import LARGEST_MAGNITUDE, Magnitudes
+from sonde.rules.fa import LARGEST_MAGNITUDE, Magnitudes
 from sonde.training.credit_assignment import CreditAssignment
 
 pytestmark = pytest.mark.skipif(

@@ -27,7 +27,7 @@ from sonde.rules import (
     Rule,
     Signal,
 )
-from sonde.rules.pc import relaxed
+from sonde.rules.moved_states import relaxed
 from sonde.rules.rule import Evaluation, Route
 from sonde.training.credit_assignment import CreditAssignment
 
@@ -110,6 +110,7 @@ def test_learning_on_arrival_is_the_error_that_inference_brings_first() -> None:
         errors = errors_twin(net, signal, 1.0, steps, 0.6)
         layer = net.depth + 1 - steps
         torch.testing.assert_close(credits[layer], -errors[layer - 1], rtol=1e-9, atol=1e-14)
+        torch.testing.assert_close(credits[layer], 0.6**steps * signal.gradients[layer], rtol=1e-9, atol=1e-14)
 
 
 def small(share: float) -> Callable[[Tensor, Tensor], Tensor]:

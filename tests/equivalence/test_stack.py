@@ -16,8 +16,7 @@ from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignmen
 from sonde.store.folder import read_manifest, read_tensors, read_trained
 from sonde.tasks import Data, Digits, Identity, Teacher
 from sonde.training.program import DTYPES, Program, pack, unpack
-from sonde.training.stack import Stack, stackable
-from sonde.training.train import train, train_together
+from sonde.training.train import Stack, stackable, train, train_together
 from stores import forge
 
 CPU = torch.device("cpu")

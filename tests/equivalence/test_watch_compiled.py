@@ -34,9 +34,9 @@ class Block(nn.Module):
         return out
 
 
-def made(dtype: torch.dtype) -> nn.Sequential:
+def made(dtype: torch.dtype, many: int) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), Block(), Block(), nn.Linear(8, 3), nn.Tanh()).to(dtype)
+    return nn.Sequential(nn.Linear(4, 8), *(Block() for _ in range(many)), nn.Linear(8, 3), nn.Tanh()).to(dtype)
 
 
 def batch(step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -82,8 +82,9 @@ def whole(model: nn.Sequential, backend: str) -> tuple[nn.Module, nn.Module]:
 
 
 def blocks(model: nn.Sequential, backend: str) -> tuple[nn.Module, nn.Module]:
-    for place in (1, 2):
-        model[place].compile(backend=backend, fullgraph=True)
+    for part in model:
+        if isinstance(part, Block):
+            part.compile(backend=backend, fullgraph=True)
     return model, model
 
 
@@ -106,10 +107,10 @@ def run(
     watched: bool = True,
     alone: bool = False,
 ) -> tuple[list[Tensor], pl.DataFrame, int]:
-    """Weights, rows, and the number of graphs."""
+    """Weights, rows, and the number of graphs.  Of inductor, whose compiler takes long, a model of one block."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    model = made(dtype)
+    model = made(dtype, 1 if backend == "inductor" else 2)
     called, given = wrap(model, backend)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
     watch = sonde.watch(given, *([] if alone else [optimiser]), runs=None, every=12) if watched else None
@@ -135,7 +136,7 @@ def assert_close(rows: pl.DataFrame, truth: pl.DataFrame, tolerance: float) -> N
     assert both["reason"].to_list() == both["reason_compiled"].to_list()
     assert both["samples"].to_list() == both["samples_compiled"].to_list()
     known = both.filter(pl.col("defined"))
-    assert known.height > 1500
+    assert known.height > 0.8 * rows.height > 1000
     apart = (known["value_compiled"] - known["value"]).abs() / known["value"].abs().clip(1e-3)
     assert not (apart > tolerance).any(), known.filter(apart > tolerance)
 
@@ -146,7 +147,7 @@ def truth() -> pl.DataFrame:
 
 
 @pytest.mark.parametrize(
-    "wrap", [wrapper, blocks, *(pytest.param(w, marks=pytest.mark.slow) for w in (inside, in_place))]
+    "wrap", [wrapper, blocks, *(pytest.param(w, marks=pytest.mark.slow) for w in (inside, in_place, whole))]
 )
 def test_rows_from_inside_a_graph_are_those_of_eager_mode_and_weights_do_not_change(
     wrap: Wrap, truth: pl.DataFrame
@@ -158,7 +159,8 @@ def test_rows_from_inside_a_graph_are_those_of_eager_mode_and_weights_do_not_cha
         truth = truth.filter(later | of_modules | pl.col("module").str.ends_with(".attention"))
     assert_close(rows, truth, 1e-9)
     assert all(torch.equal(a, b) for a, b in zip(without, weights, strict=True))
-    assert graphs <= 2 * alone + (wrap is inside), "a graph with taps and one without"
+    if wrap is not in_place:  # a bare nn.Sequential, whose modules are compiled one by one if they have hooks
+        assert graphs <= 2 * alone + (wrap is inside), "a graph with taps and one without"
 
 
 def test_without_an_optimiser_steps_of_a_compiled_model_are_counted() -> None:
@@ -169,9 +171,10 @@ def test_without_an_optimiser_steps_of_a_compiled_model_are_counted() -> None:
 @pytest.mark.slow
 @NEEDS_COMPILER
 @pytest.mark.parametrize("wrap", [wrapper, whole, in_place, blocks])
-def test_the_same_holds_for_inductor(wrap: Wrap, truth: pl.DataFrame) -> None:
+def test_the_same_holds_for_inductor(wrap: Wrap) -> None:
     without, _, _ = run(wrap, "inductor", watched=False)
     weights, rows, _ = run(wrap, "inductor")
+    truth = run(eager, "inductor")[1]
     rounding = (pl.col("metric") == "adam_ratio") & pl.col("module").str.ends_with("in_proj_bias")
     assert_close(rows.filter(~rounding), truth.filter(~rounding), 1e-6)  # keys' biases have a gradient of 0
     if wrap is in_place:  # hooks change which modules of a bare nn.Sequential form a graph, and so how it rounds

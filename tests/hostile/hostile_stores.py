@@ -80,6 +80,15 @@ FACTS = {
     "unregistered": [],
     "loss_ops": ["NllLoss"],
     "loss_shape": [4, 3],
+    "loss_axis": [1, 2],
+    "further_terms": False,
+    "switched": ["0"],
+    "pairs": {
+        "kind": "classes",
+        "neighbours": {"agree": 0.3, "by_chance": 0.3, "n": 32},
+        "relation": None,
+        "leak": None,
+    },
     "experiments": None,
 }
 NET = "net"
@@ -113,11 +122,11 @@ class Workshop:
     def _watch(self) -> None:
         about = {"label": NET, "model": "Net", "parameters": 3}
         writing = Journal(self.honest, NET, about, {"started": "2026-01-02T03:04:05+00:00"})
-        writing.facts(FACTS)
+        writing.write_facts(FACTS)
         for step in range(6):
             writing.append(watched_rows(step), step)
             if step == 3:
-                writing._fold(replace(writing.manifest, step=step))
+                writing._write_part(replace(writing.manifest, step=step))
         if writing._heartbeat is not None:
             writing._heartbeat.remove()
 

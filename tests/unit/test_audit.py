@@ -16,10 +16,10 @@ from sonde.analysis.audit import AUDIT_METRICS, Audit, RuleAudit, audit, read_fo
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
 from sonde.analysis.comparison import compare
 from sonde.analysis.questions import AuditAnswer, critical_t
-from sonde.analysis.thresholds import Thresholds
-from sonde.cli.audit import audit_as_json as as_json
+from sonde.cli.compare import audit_as_json as as_json
 from sonde.config import Probing
 from sonde.core.errors import SondeError
+from sonde.core.formatting import Thresholds
 from sonde.core.seed_statistics import t_power
 from sonde.models import ResidualMLP
 from sonde.rules import DirectFeedback, Frozen

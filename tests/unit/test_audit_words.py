@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from sentences import long_sentences
 from sonde.analysis.audit import Audit, audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence, verdict
-from sonde.cli.audit import audit_command as command
+from sonde.cli.compare import audit_command as command
 from sonde.store.run import Runs
 from stores import Key, Value, changed, config, healthy, run, store, without, write
 
@@ -211,5 +211,5 @@ def test_the_command_narrows_with_only(invoke: Callable[..., Result]) -> None:
 
 def test_audit_and_compare_need_no_torch() -> None:
     modules = "sonde.analysis.audit, sonde.analysis.audit_text, sonde.analysis.comparison, sonde.store.readings"
-    code = f"import sys, {modules}, sonde.cli.audit, sonde.cli.compare; assert 'torch' not in sys.modules"
+    code = f"import sys, {modules}, sonde.cli.compare; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

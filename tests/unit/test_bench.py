@@ -11,13 +11,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import Sonde
-from sonde.cli.train import find_benchmark
+from sonde.cli.train import import_benchmark
 from sonde.models import Model, PlainMLP, ResidualMLP, ResMLP
 from sonde.rules import RULES, Frozen
 from sonde.training import backward_by_hand
 from sonde.training.kernels import by_mm
 
-find_benchmark()
+import_benchmark()
 
 from sonde_bench import BENCHES, Options, Row, peers, table  # noqa: E402
 from sonde_bench.arithmetic import Products, flops, forward_flops  # noqa: E402
@@ -246,7 +246,7 @@ def test_start_up_is_measured_against_an_interpreter_that_does_nothing() -> None
 def test_without_a_checkout_the_command_says_where_the_benchmark_is(
     sonde: Sonde, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = sys.modules[find_benchmark.__module__]  # in `sonde.cli`, its name is the function's
+    command = sys.modules[import_benchmark.__module__]  # in `sonde.cli`, its name is the function's
     monkeypatch.setattr(command, "__file__", str(tmp_path / "lib" / "sonde" / "cli" / "bench.py"))
     refused = sonde("bench", "--list", check=False)
     assert refused.returncode == 2
@@ -280,6 +280,11 @@ def test_the_page_of_speed_shows_the_stored_results() -> None:
         mark = "\\*" if row["ratio"] > row["bar"] else ""
         spread = f"{row['p10']:.3f}–{row['p90']:.3f}"
         assert f"| {row['name']} | {row['ratio']:.3f}{mark} | {spread} | {row['bar']:.2f} |" in page
+    again = {row["name"]: row for row in json.loads((root / "benchmarks" / "one_network.json").read_text())["rows"]}
+    for name in (name for name in again if f"{name} ÷ JAX" in again):
+        alone, jax, compiled = (again[name + ending] for ending in ("", " ÷ JAX", " ÷ torch.compile"))
+        spread = f"{jax['ratio']:.2f} | {jax['p10']:.2f}–{jax['p90']:.2f}"
+        assert f"| {name} | {alone['ratio']:.2f} | {spread} | {compiled['ratio']:.2f} |" in page
     ratios = {row["name"]: row["ratio"] for row in rows}
     compared = [name for name in ratios if f"{name} ÷ JAX" in ratios]
     assert compared

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sonde.analysis.thresholds import Thresholds
+from sonde.core.formatting import Thresholds
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from sonde.core.run_ids import VERSIONS, rule_label
 from sonde.metrics.rows import empty
 from sonde.models import PlainMLP, ResMLP
 from sonde.network import Signature
-from sonde.rules import RULES, CreditBridge, FeedbackAlignment, StateBridge
+from sonde.rules import RULES, CreditBridge, FeedbackAlignment, PredictiveCoding, StateBridge
 from sonde.show.figures import Evidence
 from sonde.show.figures.groups import by_step, pair_of
 from sonde.show.figures.residual_gradient import backward_flow
@@ -191,6 +191,20 @@ def test_what_differs_from_a_rules_defaults_stands_in_its_label() -> None:
     assert label_of("rule", StateBridge(hidden_layers=1, every=4)) == "State Bridge (hidden_layers=1, every=4)"
     assert label_of("rule", CreditBridge(warmup=0, perturb=0.1)) == "Credit Bridge (warmup=0.0, perturb=0.1)"
     assert label_of("rule", FeedbackAlignment(level="layer")) == "FA by layers"
+    assert label_of("rule", PredictiveCoding(steps=5, depth_scale=True)) == "µPC (steps=5)"
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ("µPC (steps=16, depth_scale=true)", "µPC (steps=16)"),
+        ("µPC (depth_scale=true)", "µPC"),
+        ("µPC (steps=16)", "µPC (steps=16)"),
+        ("PC", "PC"),
+    ],
+)
+def test_a_stored_label_loses_the_option_that_the_name_states(stored: str, said: str) -> None:
+    assert rule_label(stored, {"name": "pc"}) == said
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from sonde.studies.recipes import depth_matters
 from sonde.studies.study import gather
 from sonde.tasks import Cifar10, Digits, LinearQuadratic
 from sonde.training.program import Program
-from sonde.training.stack import stackable
 from sonde.training.step import exact_gradients
+from sonde.training.train import stackable
 from stores import write_run
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sonde.cli import data_app as data
 from sonde.core.errors import SondeError
 from sonde.store import datasets
-from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_cifar10
+from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, find_or_mirror_cifar10
 
 runner = CliRunner()
 
@@ -65,7 +65,7 @@ def test_fetch_puts_the_archive_below_the_root(tmp_path: Path, monkeypatch: pyte
     known = datasets.DATASETS["cifar10"]
     url = (tmp_path / "published").as_uri()
     archive = replace(known.archive, url=url, size=len(content), md5=hashlib.md5(content).hexdigest())
-    changed = replace(known, archive=archive, find=lambda root: find_cifar10(root, archive))
+    changed = replace(known, archive=archive, find=lambda root: find_or_mirror_cifar10(root, archive))
     monkeypatch.setitem(datasets.DATASETS, "cifar10", changed)
     result = runner.invoke(data, ["fetch", "cifar10", "--data-root", str(tmp_path / "root")])
     assert result.exit_code == 0
@@ -80,7 +80,6 @@ def test_fetch_leaves_unpacked_files_as_they_are(tmp_path: Path) -> None:
 
 
 def test_data_sets_are_found_and_read_without_torch() -> None:
-    modules = "archive, decoded"
-    imports = f"import sys, sonde.cli.names; from sonde.store.datasets import {modules}"
+    imports = "import sys, sonde.cli.names, sonde.store.datasets.decoded"
     code = f"{imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

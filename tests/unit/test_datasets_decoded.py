@@ -10,7 +10,7 @@ import pytest
 
 from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, decoded, find_cifar10
+from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, decoded, find_or_mirror_cifar10
 from sonde.store.datasets.decoded import open_images
 
 
@@ -27,7 +27,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageSource:
     folder.mkdir(parents=True)
     for seed, name in enumerate((*TRAIN_FILES, *TEST_FILES)):
         (folder / name).write_bytes(pickle.dumps(batch(20, seed), 2))
-    return find_cifar10(tmp_path / "data")
+    return find_or_mirror_cifar10(tmp_path / "data")
 
 
 def caches() -> list[Path]:
@@ -72,7 +72,7 @@ def test_a_changed_file_is_decoded_anew_with_another_fingerprint(source: ImageSo
 def test_the_fingerprint_depends_on_pixels_and_labels_only(source: ImageSource, tmp_path: Path) -> None:
     before = open_images(source).fingerprint
     moved = source.place.rename(tmp_path / BATCHES_FOLDER)
-    assert open_images(find_cifar10(moved)).fingerprint == before
+    assert open_images(find_or_mirror_cifar10(moved)).fingerprint == before
 
 
 @pytest.mark.parametrize("file", ["train.u8", "about.json"])

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Absent, chosen, find_cifar10
-from sonde.store.datasets.archive import CHECKSUMS, Archive, data_folder, mirror_remote
+from sonde.store.datasets import (
+    BATCHES_FOLDER,
+    CHECKSUMS,
+    TEST_FILES,
+    TRAIN_FILES,
+    Absent,
+    Archive,
+    chosen,
+    data_folder,
+    find_or_mirror_cifar10,
+    mirror_remote,
+)
 from sonde.store.remote import Remote
 from stores import at, memory
 
@@ -42,7 +52,7 @@ def put(root: Remote, *names: str) -> None:
 )
 def test_every_form_is_found_below_a_url(names: list[str], form: str, root: Remote, tmp_path: Path) -> None:
     put(root, *names, "another/large.bin")
-    source = find_cifar10(root, TINY)
+    source = find_or_mirror_cifar10(root, TINY)
     assert source.form == form
     assert all(file.read_bytes() == b"abc" for file in source.files)
     assert not list((tmp_path / "cache").rglob("*.bin"))
@@ -58,21 +68,21 @@ def test_only_the_form_that_a_folder_would_give_is_copied(root: Remote) -> None:
 
 def test_what_is_copied_is_not_read_again_until_it_changes(root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root, TINY.name)
-    first = find_cifar10(root, TINY)
+    first = find_or_mirror_cifar10(root, TINY)
     with monkeypatch.context() as patch:
         patch.setattr(Remote, "read_bytes", lambda self: pytest.fail("it was read again"))
-        assert find_cifar10(root, TINY) == first
+        assert find_or_mirror_cifar10(root, TINY) == first
     (root / TINY.name).put(b"xyz")
-    again = find_cifar10(root, TINY)
+    again = find_or_mirror_cifar10(root, TINY)
     assert again.place != first.place
     assert again.place.read_bytes() == b"xyz"
 
 
 def test_a_copy_that_lost_bytes_is_made_anew(root: Remote) -> None:
     put(root, TINY.name)
-    place = find_cifar10(root, TINY).place
+    place = find_or_mirror_cifar10(root, TINY).place
     place.write_bytes(b"ab")
-    assert find_cifar10(root, TINY).place.read_bytes() == b"abc"
+    assert find_or_mirror_cifar10(root, TINY).place.read_bytes() == b"abc"
     assert json.loads((place.parents[1] / CHECKSUMS).read_text()) == {
         f"sets/{TINY.name}": {
             "size": 3,
@@ -92,7 +102,7 @@ def test_several_runs_that_start_at_once_copy_once(root: Remote, monkeypatch: py
 
     monkeypatch.setattr(Remote, "read_bytes", counted)
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(find_cifar10(root, TINY))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(find_or_mirror_cifar10(root, TINY))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -130,7 +140,7 @@ def test_a_file_that_arrives_wrong_is_refused(root: Remote, monkeypatch: pytest.
 def test_a_url_without_the_data_set_says_what_to_put_there(root: Remote) -> None:
     put(root, "readme.txt")
     with pytest.raises(Absent, match=r"^CIFAR-10 is not below memory://bucket/sets: put cifar-10-python.tar.gz there"):
-        find_cifar10(root, TINY)
+        find_or_mirror_cifar10(root, TINY)
 
 
 def test_the_environment_may_name_a_url(root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, decoded
-from sonde.store.datasets.archive import Archive
+from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, Archive, ImageSource, decoded
 from sonde.store.datasets.decoded import load_arrays
 from sonde.tasks.images import read_digits
 

@@ -4,6 +4,7 @@ python tests/unit/test_dependencies.py      # draw the picture again, after an a
 """
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -34,15 +35,21 @@ def part_of(file: Path) -> str:
 FILES = [(part_of(file), file) for file in sorted(SOURCE.rglob("*.py"))]
 
 
-def imported(file: Path) -> set[str]:
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@functools.cache
+def imported(file: Path) -> frozenset[str]:
     names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
             names |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def arrows() -> Arrows:
@@ -108,11 +115,12 @@ WALKS = [
 HOPS = [hop for walk in WALKS for line in walk for hop in re.findall(r"`(\w+): ([\w.]+)`", line)]
 
 
+@functools.cache
 def defined_in(room: str) -> set[str]:
     """Functions and classes at the top level of a room's files, and methods as `Class.method`."""
     names = set()
     for part, file in FILES:
-        for node in ast.parse(file.read_text()).body if part == room else []:
+        for node in parsed(file).body if part == room else []:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 names.add(node.name)
             if isinstance(node, ast.ClassDef):

@@ -48,6 +48,8 @@ class Language(nn.Module):
         loss = None if y is None else functional.cross_entropy(logits.flatten(0, 1), y.flatten())
         if self.form == "tuple":
             return logits, loss
+        if self.form == "tensor":
+            return logits
         if self.form == "named":
             return Named(logits, loss)
         return {"logits": logits, "loss": loss}
@@ -94,6 +96,25 @@ def entropy(y: Tensor) -> float:
     """The loss of the best constant answer."""
     share = y.flatten().bincount(minlength=11) / y.numel()
     return float(torch.special.entr(share).sum())
+
+
+@pytest.mark.parametrize("form", ["tuple", "named", "mapping", "tensor"])
+def test_a_loss_gets_places_as_samples_where_the_loop_flattened_them(form: str) -> None:
+    torch.manual_seed(0)
+    model, (x, y), loss = Language(form), tokens(), nn.CrossEntropyLoss()
+
+    def step() -> Tensor:
+        out = model(x)
+        logits = out["logits"] if form == "mapping" else out if form == "tensor" else out[0]
+        return loss(logits.view(-1, 11), y.view(-1))
+
+    watch = trained(model, step, loss)
+    wanted = step().item()
+    found = experiments(watch, (x, y))
+    assert found["loss_now"] == pytest.approx(wanted, rel=1e-6)
+    assert found["output"]["shape"] == [12, 5, 11]
+    assert found["loss"]["trivial"] == pytest.approx(entropy(y), abs=0.1)
+    assert found["fits"]["1"]["steps"] > 0
 
 
 @pytest.mark.parametrize("form", ["tuple", "named", "mapping"])

@@ -234,3 +234,82 @@ def test_a_hard_batch_is_no_measure_of_a_constant_answer_to_all_samples() -> Non
     program.batches = lambda: batches  # type: ignore[method-assign]
     found = program.diagnosed()
     assert {"not_learning", "wrong_labels"} & {*loud(found)}, str(found)
+
+
+def normalised() -> Program:
+    """Batch normalisation between two layers."""
+    program = plain()
+    wide = program.model[0].out_features
+    program.model.insert(1, nn.BatchNorm1d(wide))
+    program.optimiser = torch.optim.Adam(program.model.parameters(), 3e-3)
+    return program
+
+
+@pytest.mark.parametrize("undone", [None, 0, 5], ids=["never", "before the first step", "later"])
+def test_frozen_normalisation_that_is_put_in_train_mode_is_found(undone: int | None) -> None:
+    program = normalised()
+    norm = program.model[1].requires_grad_(False).eval()
+    watch = sonde.watch(program.model, program.optimiser, runs=None)
+    for step, (x, y) in enumerate(program.batches()):
+        norm.train(undone is not None and step >= undone)
+        program.optimiser.zero_grad()
+        loss = program.loss(program.model(x), y)
+        watch.log(loss)
+        loss.backward()
+        program.optimiser.step()
+    found = watch.diagnose()
+    watch.close()
+    assert loud(found) == ([] if undone is None else ["wrong_mode"]), str(found)
+
+
+class Code(nn.Module):
+    """An autoencoder whose sparse code is a part of the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Sequential(nn.Linear(10, 16), nn.Sigmoid()), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.code = self.down(x)
+        out: torch.Tensor = self.up(self.code)
+        return out
+
+
+@pytest.mark.parametrize("logged", [True, False], ids=["sum logged beside a module", "one function"])
+def test_a_loss_of_several_terms_is_judged_by_its_whole(logged: bool) -> None:
+    model, part = Code(), nn.MSELoss()
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+
+    def whole(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        share = model.code.mean(0)
+        return functional.mse_loss(out, x) - 0.3 * (0.05 * share.log() + 0.95 * (1 - share).log()).sum()
+
+    watch = sonde.watch(model, optimiser, loss=part if logged else whole, runs=None)
+    for x in 2 + torch.randn(150, 32, 2) @ torch.randn(2, 10):
+        optimiser.zero_grad()
+        out = model(x)
+        part(out, x)
+        loss = whole(out, x)
+        loss.backward()
+        optimiser.step()
+        watch.log(loss)
+    assert watch.facts["further_terms"]
+    assert loud(watch.diagnose()) == []
+    assert "not_learning" not in loud(watch.diagnose(batch=(x, x)))
+    watch.close()
+
+
+def test_targets_that_the_loss_ignores_are_no_class() -> None:
+    program = plain()
+    hidden = torch.rand(len(program.y)) < 0.8
+    program.y = torch.where(hidden, -100, program.y)
+    watch = sonde.watch(program.model, program.optimiser, loss=(loss := nn.CrossEntropyLoss()), runs=None)
+    for x, y in program.batches():
+        program.optimiser.zero_grad()
+        loss(program.model(x), y).backward()
+        program.optimiser.step()
+    watch.diagnose(batch=program.batches()[0])
+    (target,) = watch.facts["targets"]
+    assert target["top_share"] < 0.8
+    assert watch.facts["experiments"]["targets"]["top_share"] < 0.8
+    watch.close()

@@ -18,7 +18,7 @@ from sonde.analysis.audit import audit
 from sonde.analysis.diagnosis import diagnose_trained
 from sonde.analysis.diagnosis.finding import Finding, Findings, sarif
 from sonde.analysis.explanations import EXPLANATIONS, explanations
-from sonde.analysis.thresholds import Thresholds
+from sonde.core.formatting import Thresholds
 from sonde.rules import Frozen
 from sonde.store.run import Runs
 from stores import DEPTH, EPOCHS, Key, Value, changed, config, healthy, run, store

@@ -157,3 +157,55 @@ def test_a_loss_of_distances_between_samples_is_not_one_of_classes() -> None:
 
     assert compares_samples(apart, torch.randn(12, 4), y)
     assert not compares_samples(functional.cross_entropy, torch.randn(12, 4), y)
+
+
+def several(x: Tensor) -> Tensor:
+    """Four classes, by the signs of two inputs."""
+    return (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
+
+
+def test_a_softmax_over_the_samples_is_seen_in_the_graph() -> None:
+    x, _ = data()
+    found = trained(net(4), x, several(x), lambda out, y: functional.nll_loss(out.log_softmax(0), y))
+    assert loud(found)[0] == "wrong_loss"
+
+
+def test_equal_images_are_seen_in_the_first_step() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 6, 6).expand(400, -1, -1, -1)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
+    found = trained(model, x, torch.randint(4, (400,)), functional.cross_entropy)
+    assert loud(found) == ["constant_input"]
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy], ids=["targets seen", "not seen"])
+def test_labels_without_a_relation_are_told_and_a_batch_is_asked_for(loss: object) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(6000, 6), torch.randint(4, (6000,))
+    model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4))
+    found = trained(model, x, y, loss, steps=250)
+    assert loud(found) == ["wrong_labels"], str(found)
+    assert any("diagnose(batch=" in one.remedy for one in found)
+    assert not any("skip connections" in one.remedy for one in found)
+
+
+def test_a_feature_that_is_the_target_is_seen_in_the_first_step() -> None:
+    x, _ = data()
+    y = several(x)
+    batches = torch.cat([y[:, None].float(), x[:, 1:]], 1).split(40), y.split(40)
+    model, loss = net(4), nn.CrossEntropyLoss()
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    with sonde.watch(model, optimiser, loss=loss, runs=None) as watch:
+        for x, y in [*zip(*batches, strict=True)] * 12:
+            optimiser.zero_grad()
+            loss(model(x), y).backward()
+            optimiser.step()
+        assert loud(watch.diagnose()) == ["target_leakage"]
+
+
+def test_a_distance_of_ones_own_with_the_wrong_sign_runs_away() -> None:
+    x, y = data()
+    model = net()
+    adam = torch.optim.Adam(model.parameters(), 1e-2)
+    loss = lambda out, y: -(out[:, 0] - y).abs().pow(1.5).mean()  # noqa: E731
+    assert loud(trained(model, x, y, loss, optimiser=adam))[0] == "wrong_loss"

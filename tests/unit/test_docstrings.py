@@ -133,6 +133,7 @@ def names_of(nodes: list[ast.expr]) -> set[str]:
     return found
 
 
+@functools.cache
 def undocumented() -> Counter[str]:
     """`room: name` of every public function, class and method without a docstring.
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conftest import tiny_config
 from sonde.config import RunConfig
-from sonde.engine.ledger import Bundle, bundle
+from sonde.engine.bundles import Bundle, bundle
 from sonde.models import ResMLP
 
 # A run that pays has an even number of epochs; depth and seed make others.

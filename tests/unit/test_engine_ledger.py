@@ -6,7 +6,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.engine import Event, RunOutcome
-from sonde.engine.ledger import Ledger
+from sonde.engine.bundles import Ledger
 from sonde.store.folder import append_log, read_log, read_manifest
 from sonde.store.lock import hold
 
@@ -32,9 +32,9 @@ def begun(tmp_path: Path, tiny: RunConfig) -> RunConfig:
 
 def test_a_run_is_given_one_second_chance(tmp_path: Path, begun: RunConfig) -> None:
     told = Told(tmp_path, begun)
-    told.ledger.ended(told.ledger.begin(), {}, DIED, "")
+    told.ledger.record_end(told.ledger.begin(), {}, DIED, "")
     assert list(told.ledger.waiting) == [(begun,)]
-    told.ledger.ended(told.ledger.begin(), {}, DIED, "")
+    told.ledger.record_end(told.ledger.begin(), {}, DIED, "")
     assert not told.ledger.waiting
     (outcome,) = told.ledger.results()
     assert outcome.state == "failed"
@@ -48,7 +48,7 @@ def test_a_run_that_somebody_else_holds_is_not_marked(tmp_path: Path, begun: Run
     told = Told(tmp_path, begun)
     with hold(tmp_path, begun.id):
         for _ in range(2):
-            told.ledger.ended(told.ledger.begin(), {}, DIED, "")
+            told.ledger.record_end(told.ledger.begin(), {}, DIED, "")
     assert told.ledger.results()[0].state == "failed"
     assert read_manifest(tmp_path / begun.id).state == "unfinished"
 
@@ -56,7 +56,7 @@ def test_a_run_that_somebody_else_holds_is_not_marked(tmp_path: Path, begun: Run
 def test_a_run_that_never_came_to_a_folder_has_no_log_but_its_output(tmp_path: Path, tiny: RunConfig) -> None:
     told = Told(tmp_path, tiny)
     for _ in range(2):
-        told.ledger.ended(told.ledger.begin(), {}, DIED, "std::bad_alloc")
+        told.ledger.record_end(told.ledger.begin(), {}, DIED, "std::bad_alloc")
     (outcome,) = told.ledger.results()
     assert (outcome.state, outcome.detail, outcome.log) == ("failed", "std::bad_alloc", None)
     assert not (tmp_path / tiny.id).exists()
@@ -66,7 +66,7 @@ def test_a_run_that_ended_before_its_process_died_is_taken_from_the_store(tmp_pa
     told = Told(tmp_path, begun)
     bundle = told.ledger.begin()
     sonde.train(begun, runs=tmp_path)
-    told.ledger.ended(bundle, {}, DIED, "")
+    told.ledger.record_end(bundle, {}, DIED, "")
     assert told.ledger.results() == [RunOutcome(run=begun.id, state="complete")]
     assert Told(tmp_path, begun).events[-1].outcome == RunOutcome(run=begun.id, state="complete", reused=True)
 
@@ -75,10 +75,10 @@ def test_a_failure_in_company_is_tried_alone_and_alone_it_counts(tmp_path: Path)
     first, second = (tiny_config(seed=seed) for seed in (1, 2))
     told = Told(tmp_path, first, second)
     answers = {c.id: RunOutcome(run=c.id, state="failed", message="no") for c in (first, second)}
-    told.ledger.ended(told.ledger.begin(), answers, "", "")
+    told.ledger.record_end(told.ledger.begin(), answers, "", "")
     assert list(told.ledger.waiting) == [(first,), (second,)]
     assert told.notices == [f"run {first.id} and 1 trained with it: no; training each alone"]
-    told.ledger.ended(told.ledger.begin(), answers, "", "")
+    told.ledger.record_end(told.ledger.begin(), answers, "", "")
     assert told.ledger.outcomes == {first.id: answers[first.id]}
 
 
@@ -88,7 +88,7 @@ def test_what_is_left_when_stopping_is_unfinished(tmp_path: Path, begun: RunConf
     told.ledger.configs[never.id] = never
     bundle = told.ledger.begin()
     told.ledger.stopping = True
-    told.ledger.ended(bundle, {}, DIED, "")
+    told.ledger.record_end(bundle, {}, DIED, "")
     assert [(outcome.state, outcome.message) for outcome in told.ledger.results()] == [
         ("unfinished", f"{DIED}; the same command resumes it"),
         ("unfinished", "not started"),
@@ -107,7 +107,7 @@ def test_the_log_of_a_run_survives_its_later_states(tmp_path: Path, begun: RunCo
 def test_an_engine_that_tries_again_itself_gives_no_second_chance(tmp_path: Path, begun: RunConfig) -> None:
     told = Told(tmp_path, begun)
     told.ledger.remedy, told.ledger.second_chance = "give more --cpus-per-run", False
-    told.ledger.ended(told.ledger.begin(), {}, "its worker died", "")
+    told.ledger.record_end(told.ledger.begin(), {}, "its worker died", "")
     assert not told.ledger.waiting
     (outcome,) = told.ledger.results()
     assert outcome.state == "failed"
@@ -118,5 +118,5 @@ def test_such_an_engine_too_tries_those_lost_in_company_alone(tmp_path: Path) ->
     first, second = (tiny_config(seed=seed) for seed in (1, 2))
     told = Told(tmp_path, first, second)
     told.ledger.second_chance = False
-    told.ledger.ended(told.ledger.begin(), {}, "its worker died", "")
+    told.ledger.record_end(told.ledger.begin(), {}, "its worker died", "")
     assert list(told.ledger.waiting) == [(first,), (second,)]

@@ -7,7 +7,7 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig
 from sonde.engine import Event, RunOutcome
-from sonde.engine.worker import train_bundle
+from sonde.engine.bundles import train_bundle
 from sonde.store.lock import hold
 
 NODE = "10.0.0.7/3f2a9c1d"

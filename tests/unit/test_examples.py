@@ -7,8 +7,7 @@ from pathlib import Path
 from faulty_programs import ON_PURPOSE
 from sonde.analysis.diagnosis import diagnose
 from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
-from sonde.store.load import load
-from sonde.store.verify import verify
+from sonde.store.load import load, verify
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 STORE = FOLDER / "runs"

@@ -9,7 +9,7 @@ import pytest
 
 from sonde.analysis.diagnosis import flow_symptoms, network_faults, pace_faults, scale_faults, spikes, task_faults
 from sonde.analysis.diagnosis.run_evidence import FIT_STEPS
-from sonde.analysis.explanations import EXPLANATIONS, Explanation, documented, explanations
+from sonde.analysis.explanations import EXPLANATIONS, RULES_IN_FULL, Explanation, documented, explanations
 from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
 from sonde.plugins import BUILT_IN
@@ -81,6 +81,23 @@ def test_every_probe_and_metric_says_what_good_and_bad_look_like() -> None:
         assert text.good, text.name
         assert text.bad, text.name
         assert f"Good looks like: {text.good}" in str(text)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_found_by_the_name_in_full_that_titles_its_page(rule: str) -> None:
+    title = (ROOT / "docs" / "rules" / f"{rule}.md").read_text().partition("\n")[0].removeprefix("# ")
+    for asked in (title, title.upper(), title.replace("–", "-")):
+        (found,) = explanations(asked, documented("rule", BUILT_IN["rule"]))
+        assert found.name == rule
+
+
+@pytest.mark.parametrize("name", RULES_IN_FULL)
+def test_every_other_name_of_a_rule_is_known_and_is_offered_for_one_that_is_misspelt(name: str) -> None:
+    known = documented("rule", BUILT_IN["rule"])
+    assert [text.name for text in explanations(name, known)] == [RULES_IN_FULL[name]]
+    with pytest.raises(SondeError) as raised:
+        explanations(f"{name}x", known)
+    assert repr(name.casefold()) in str(raised.value)
 
 
 @pytest.mark.parametrize(

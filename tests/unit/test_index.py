@@ -16,9 +16,8 @@ from sonde.store import load as loading
 from sonde.store.files import Place
 from sonde.store.folder import commit, put_manifest, read_manifest, read_trained
 from sonde.store.listing import stamps
-from sonde.store.load import load_manifests
+from sonde.store.load import load_manifests, verify
 from sonde.store.run import Runs
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, memory, write_run
 

@@ -17,8 +17,8 @@ from sonde.metrics.probes import PROBES, Context, take
 from sonde.metrics.reductions import sample_norms
 from sonde.metrics.rows import undefined
 from sonde.models import ResidualMLP, VitMini
+from sonde.network import Pooling
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.network.pooling import Pooling
 from sonde.rules import RULES, Backprop, DirectFeedback
 from sonde.tasks import Digits
 from sonde.training.credit_assignment import CreditAssignment

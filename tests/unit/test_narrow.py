@@ -4,10 +4,10 @@ from conftest import tiny_config
 from sonde.analysis.runs import choices
 from sonde.config import RunConfig, whole_tree
 from sonde.core.errors import SondeError
-from sonde.core.run_ids import differences
+from sonde.core.run_ids import differences, flatten
 from sonde.models import PlainMLP
 from sonde.studies.residual import configs
-from sonde.studies.settings import narrowed, settings, swept
+from sonde.studies.study import narrowed, settings, swept
 
 
 def changed(*words: str) -> list[RunConfig]:
@@ -104,5 +104,5 @@ def test_an_option_is_set_where_the_chosen_part_has_it() -> None:
 def test_differences_name_keys_and_both_values_but_not_the_seed() -> None:
     from sonde.config import to_tree
 
-    found = differences(to_tree(tiny_config(epochs=3)), to_tree(tiny_config(epochs=5, seed=1)))
+    found = differences(*(flatten(to_tree(one)) for one in (tiny_config(epochs=3), tiny_config(epochs=5, seed=1))))
     assert found == ["epochs = 3 instead of 5"]

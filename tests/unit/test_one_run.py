@@ -10,18 +10,16 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, to_tree, whole_tree
 from sonde.core.errors import SondeError
-from sonde.engine.local import run_locally
+from sonde.engine import run_locally
 from sonde.show.report import report_contents
 from sonde.store import index
 from sonde.store.folder import recipe_key
 from sonde.store.index import INDEX_FOLDER, LINES, read_index
 from sonde.store.listing import stamps
-from sonde.store.load import load
+from sonde.store.load import load, verify
 from sonde.store.run import Run, open_run
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
-from sonde.studies.settings import settings, swept
-from sonde.studies.study import WantedRuns, gather, study_recipes
+from sonde.studies.study import WantedRuns, gather, settings, study_recipes, swept
 from sonde.training.train import train
 from stores import COMMANDS, STORES, forge, unpack, write_run
 

@@ -10,7 +10,7 @@ from conftest import tiny_config
 from sonde.config import Optimiser, RunConfig, change, parse, to_tree
 from sonde.core.errors import SondeError
 from sonde.training.program import Program, pack, unpack
-from sonde.training.stack import stackable
+from sonde.training.train import stackable
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,7 @@ from sonde.core.errors import SondeError
 from sonde.show import exporters
 from sonde.show.exporters import LAYOUTS
 from sonde.store.listing import mark_of, marked
-from sonde.store.load import load
-from sonde.store.verify import verify
+from sonde.store.load import load, verify
 from sonde.studies import STUDIES
 from stores import write_run
 

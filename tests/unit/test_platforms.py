@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from conftest import tiny_config
+from sonde import engine
 from sonde.cli import stopping_signals
 from sonde.core import atomic
-from sonde.engine import first_ctrl_c, local
+from sonde.engine import first_ctrl_c, run_locally, warm_up
 from sonde.store import index, lock, run
 from sonde.store.load import load
 from sonde.training.session import memory_of
@@ -129,9 +130,9 @@ def test_the_key_of_the_index_is_written_as_bytes(tmp_path: Path, monkeypatch: p
 
 def test_workers_start_without_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows: what a worker is given can be pickled, and it imports what it needs by itself."""
-    monkeypatch.setattr(local, "START_METHOD", "spawn")
-    local.warm_up()  # does nothing
+    monkeypatch.setattr(engine, "START_METHOD", "spawn")
+    warm_up()  # does nothing
     config = tiny_config()
-    (outcome,) = local.run_locally([config], runs=tmp_path / "runs", jobs=1)
+    (outcome,) = run_locally([config], runs=tmp_path / "runs", jobs=1)
     assert outcome.state == "complete", outcome
     assert load(tmp_path / "runs").runs[0].id == config.id

@@ -21,7 +21,7 @@ from sonde.cli.diagnose import function_of
 from sonde.config import RunConfig, parse
 from sonde.core.errors import SondeError
 from sonde.core.validated import content_digest
-from sonde.engine.local import run_locally
+from sonde.engine import run_locally
 
 FILES = Path(__file__).parents[1] / "plugin_files"
 ANOTHER = "its function has made another one before.* option of the run and part of its id"

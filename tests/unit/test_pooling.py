@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sonde.network.pooling import Pooling, PoolingName
+from sonde.network import Pooling, PoolingName
 from sonde.rules import Facts
 
 SHAPES = {"vectors": (3, 7), "tokens": (3, 4, 7), "maps": (3, 5, 2, 6)}

@@ -15,8 +15,8 @@ from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.store.folder import commit, create_run, read_trained
 from sonde.store.journal import Journal, read_watched
+from sonde.store.load import verify
 from sonde.store.schemas import Manifest, RunState
-from sonde.store.verify import verify
 from stores import about, some_rows
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the names of open files")

@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 
 import sonde
 from sonde.analysis import theory
+from sonde.analysis.gaussian import Expectation, critical_weight_std, nodes, participation
+from sonde.analysis.products import Moments, Products, average, centred, contracted, reshaped
 from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.observe.predict import Prediction, predict, register
-from sonde.observe.predict.elementwise import Elementwise
+from sonde.observe.predict.elementwise import curve, value_and_slope
 from sonde.observe.predict.operations import CUSTOM
 from sonde.observe.predict.positions import MOST, Rows
 from sonde.observe.predict.prediction import Level
-from sonde.observe.predict.products import average, centred, contracted, empirical, reshaped
-from sonde.observe.predict.quadrature import Expectation, critical_weight_std, nodes, participation, value_and_slope
-from sonde.observe.predict.signal import Moments
+from sonde.observe.predict.weights import empirical
 
 
 def density(z: float) -> float:
@@ -62,7 +62,7 @@ def test_two_correlated_entries_with_a_mean_have_the_product_of_a_double_integra
     u, v = mean + std * z[:, None], mean + std * (rho * z[:, None] + math.sqrt(1 - rho**2) * z)
     exact = float((w[:, None] * w * np.tanh(u) * np.tanh(v)).sum() / w.sum() ** 2)
     moments = Moments(mean, np.array([std**2 + mean**2, rho * std**2 + mean**2]))
-    found = Elementwise(torch.tanh).forward([moments])
+    found = curve(torch.tanh).forward([moments])
     assert found.products[1] == pytest.approx(exact, rel=1e-6)
 
 
@@ -74,6 +74,10 @@ def test_weights_with_a_mean_keep_the_sign_of_what_they_sum() -> None:
     level = predict(model, (64, 64), remedy=False)["2"].signal
     assert level is not None
     assert level.expected == pytest.approx(measured, rel=0.02)
+
+
+def tanh(x: Products) -> tuple[Products, Products]:
+    return value_and_slope(torch.tanh, x)
 
 
 @pytest.mark.parametrize("bias_std", [0.05, 0.2236, 0.5])
@@ -88,11 +92,13 @@ def test_the_critical_line_of_tanh_is_that_of_schoenholz(bias_std: float) -> Non
         return expected(lambda x: math.tanh(x) ** 2, q) / slope(q) + bias_std**2 - q
 
     q = optimize.brentq(excess, 1e-9, 50)
-    assert critical_weight_std(torch.tanh, bias_std) == pytest.approx(1 / math.sqrt(slope(q)), abs=1e-3)
+    assert critical_weight_std(lambda x: value_and_slope(torch.tanh, x), bias_std) == pytest.approx(
+        1 / math.sqrt(slope(q)), abs=1e-3
+    )
 
 
 def test_the_critical_line_of_tanh_starts_at_1() -> None:
-    assert critical_weight_std(torch.tanh, 1e-4) == pytest.approx(1, abs=2e-3)
+    assert critical_weight_std(tanh, 1e-4) == pytest.approx(1, abs=2e-3)
 
 
 def test_moments_follow_means_centring_products_and_reshapes_of_actual_tensors() -> None:
@@ -160,6 +166,19 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.relu(self.linear(x))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_the_moments_of_the_theory_have_their_closed_forms(alpha: float) -> None:
+    plain, residual = (theory.moments(is_residual, alpha, 6, q0=1.0) for is_residual in (False, True))
+    for (q, _), (after, mean) in pairwise(plain):
+        assert (after, mean) == pytest.approx((alpha**2 * q, alpha * math.sqrt(q / math.pi)), rel=1e-10)
+    for (q, m), (after, mean) in pairwise(residual):
+        b = alpha * math.sqrt(q / math.pi)
+        assert (after, mean) == pytest.approx(((1 + alpha**2) * q + 2 * m * b, m + b), rel=1e-10)
+    linear = theory.moments(True, alpha, 6, q0=1.0, linear_output=True)
+    (q, m), end = residual[-2], linear[-1]
+    assert end == pytest.approx((q + 2 * alpha**2 * q, m), rel=1e-10)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0])

@@ -9,8 +9,7 @@ import polars.testing
 from conftest import Sonde, tiny_config
 from sonde.store.folder import put_manifest, read_manifest
 from sonde.store.listing import publish
-from sonde.store.load import load
-from sonde.store.verify import verify
+from sonde.store.load import load, verify
 from sonde.training.train import train
 
 

@@ -241,6 +241,14 @@ def test_issue_27_item_6_runs_that_differ_in_their_probes_alone_count_once() -> 
     assert sorted(told) == sorted(OTHERS)
 
 
+def test_a_part_of_the_seeds_of_a_training_is_no_other_training_and_other_seeds_are() -> None:
+    for seed, n in ((SEEDS[0], len(OTHERS)), (7, 2 * len(OTHERS))):
+        of_one = [run(config(rule, seed, probes__size=7), measured(rule, seed)) for rule in RULES]
+        of_three = [run(config(rule, each), measured(rule, each)) for rule in RULES for each in SEEDS]
+        stored = store(*of_three, *of_one)
+        assert of("cosine", stored).n == sum(len(shares) for _, shares in of_recipes(audit(stored))) == n
+
+
 def test_issue_27_item_6_a_chance_that_no_shuffle_reached_is_an_upper_limit() -> None:
     names = [f"rule{n}" for n in range(12)]
     reached = {rule: 0.55 + 0.02 * n for n, rule in enumerate(names)} | {"bp": 0.9, "frozen": 0.5}

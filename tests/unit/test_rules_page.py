@@ -10,20 +10,19 @@ import polars as pl
 import pytest
 import torch
 
-from sonde.cli.train import find_benchmark
+from sonde.cli.train import import_benchmark
 from sonde.config import RunConfig
 from sonde.core.errors import SondeError
 from sonde.models import ConvNet, ResidualMLP
 from sonde.network import Signature
 from sonde.rules import RULES, FeedbackAlignment, Rule
-from sonde.store.load import load
+from sonde.store.load import load, verify
 from sonde.store.run import Runs
-from sonde.store.verify import verify
 from sonde.tasks import Parity
 from sonde.training.credit_assignment import CreditAssignment
-from sonde.training.stack import stackable
+from sonde.training.train import stackable
 
-find_benchmark()
+import_benchmark()
 
 from sonde_bench.arithmetic import flops  # noqa: E402
 

@@ -14,9 +14,8 @@ from torch import nn
 
 import sonde
 from sonde.analysis import scaling as analysis
-from sonde.analysis.scaling import exponent_of
+from sonde.analysis.scaling import common_drift, exponent_of
 from sonde.analysis.scaling_result import Exponent
-from sonde.analysis.scaling_rules import common_drift
 from sonde.cli.diagnose import rates_of
 from sonde.observe.scaling import SizeStudy, parameter_groups
 from sonde.show.figures.scaling import group_line

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from sonde.core.seed_statistics import (
     Summary,
-    finite_median,
     holm,
     over_seeds,
     paired,
@@ -33,10 +32,11 @@ SPREADS = {
 MEASUREMENTS = {
     "analysis/diagnosis/constant_answer.py",  # the variance of targets, which is what one constant answer leaves
     "metrics/probes/signal.py",  # the spread of a layer's units, which is what is measured
-    "tasks/arrays.py",  # standardises inputs
+    "tasks/task.py",  # standardises inputs
     "tasks/images.py",  # standardises pixels
     "observe/experiments/__init__.py",  # standardises targets
     "observe/experiments/copies.py",  # standardises inputs, and notes the spread of targets
+    "observe/experiments/pairs.py",  # whether a feature differs inside a class
     "observe/facts.py",  # the spread of an input's numbers, which is what is noted
     "observe/predict/contractions.py",  # how unequal the rows or columns of a matrix are
     "observe/predict/operations.py",  # imports what `torch.var` within a network does to a predicted signal
@@ -101,12 +101,6 @@ def test_undefined_values_do_not_count_and_n_says_so() -> None:
     none = summarise([math.nan], "the gradient is zero")
     assert math.isnan(none.mean)
     assert (none.n, none.reason) == (0, "the gradient is zero")
-
-
-def test_a_median_is_the_middle_or_the_mean_of_the_two_middle_values() -> None:
-    assert finite_median([3.0, 1.0, 100.0]) == 3.0
-    assert finite_median([4.0, 1.0, 2.0, 100.0, math.nan]) == 3.0
-    assert math.isnan(finite_median([]))
 
 
 def test_the_interval_of_three_seeds_equals_one_computed_by_hand() -> None:

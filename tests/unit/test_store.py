@@ -11,15 +11,15 @@ import sonde
 from conftest import tiny_config
 from sonde.config import RunConfig, whole_tree
 from sonde.core.errors import SondeError
-from sonde.engine.ledger import Ledger
+from sonde.engine.bundles import Ledger
 from sonde.store import files
 from sonde.store.files import place, seal
 from sonde.store.folder import clean_up, commit, create_run, parquet, read_manifest, read_tensors, read_trained
 from sonde.store.listing import clean_up_ended
+from sonde.store.load import verify
 from sonde.store.lock import Held, hold
 from sonde.store.run import open_run
 from sonde.store.schemas import Manifest
-from sonde.store.verify import verify
 from stores import assert_a_reader_sees_whole_states, forge, memory, rows, without_checksums
 
 

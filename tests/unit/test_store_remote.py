@@ -18,10 +18,10 @@ from sonde.core.errors import SondeError
 from sonde.store import lock
 from sonde.store.files import Place
 from sonde.store.folder import clean_up, commit, create_run, read_tensors, read_trained, run_exists
+from sonde.store.load import verify
 from sonde.store.lock import Held, hold
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.training.session import EpochProgress
 from stores import assert_a_reader_sees_whole_states, at, memory, rows, write_run

@@ -11,7 +11,7 @@ from torch import Tensor
 from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.network.losses import CROSS_ENTROPY
-from sonde.store.datasets import find_cifar10
+from sonde.store.datasets import find_or_mirror_cifar10
 from sonde.store.datasets.decoded import Images, open_images
 from sonde.tasks.images import MEAN, STD, Cifar10, Cifar10Data, mirror
 
@@ -172,7 +172,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SONDE_CACHE", str(folder))
         seen: list[tuple[int, int]] = []
-        open_images(find_cifar10(REAL), on_progress=lambda *at: seen.append(at))
+        open_images(find_or_mirror_cifar10(REAL), on_progress=lambda *at: seen.append(at))
         assert seen[-1] == (60_000, 60_000)
         yield folder
 

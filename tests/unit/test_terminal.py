@@ -12,12 +12,12 @@ from rich.progress import Progress
 
 from conftest import Sonde
 from sonde.cli import execute, terminal
-from sonde.cli.show import show_command
+from sonde.cli.store import show_command
 from sonde.cli.terminal import PrintableConsole
 from sonde.cli.train import QUICK_TASKS
 from sonde.config import label_of
 from sonde.core.errors import SondeError
-from sonde.store.files import output_file
+from sonde.store.files import prepare_output_file
 from sonde.store.listing import find_run
 from sonde.studies import STUDIES
 from stores import config, healthy, run, store, write
@@ -42,6 +42,21 @@ def narrow(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int) -> 
 
 def lines_of(screen: io.StringIO) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
+
+
+@WIDTHS
+def test_a_paragraph_keeps_its_indent_where_it_is_wrapped(
+    monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, width: int
+) -> None:
+    narrow(monkeypatch, screen, width)
+    for indent in (0, 2):
+        terminal.print_text(" " * indent + "indented " * 30)
+        lines = lines_of(screen)
+        assert len(lines) > 2
+        assert {len(line) - len(line.lstrip()) for line in lines} == {indent}
+        assert max(map(len, lines)) <= width
+        screen.seek(0)
+        screen.truncate()
 
 
 @WIDTHS
@@ -86,8 +101,8 @@ def test_a_number_of_things_agrees_with_its_noun(n: int, said: str) -> None:
 
 def test_a_file_to_write_is_no_folder_and_its_own_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(SondeError, match=r"is a folder: name a file, for example --sarif .*findings\.sarif"):
-        output_file(tmp_path, "--sarif", "findings.sarif")
-    assert output_file(tmp_path / "a" / "b.html", "--out", "b.html").parent.is_dir()
+        prepare_output_file(tmp_path, "--sarif", "findings.sarif")
+    assert prepare_output_file(tmp_path / "a" / "b.html", "--out", "b.html").parent.is_dir()
 
 
 def test_one_run_is_one_run(tmp_path: Path, sonde: Sonde) -> None:

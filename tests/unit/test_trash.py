@@ -10,9 +10,8 @@ from sonde.config import to_tree
 from sonde.core.errors import SondeError
 from sonde.store.folder import create_run
 from sonde.store.listing import TRASH_FOLDER, empty_trash, move_to_trash, remove_without_epoch, trashed
-from sonde.store.load import load
+from sonde.store.load import load, verify
 from sonde.store.lock import hold
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import about, write_run
 

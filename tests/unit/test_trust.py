@@ -42,12 +42,11 @@ from sonde.store.folder import (
     recipe_key,
 )
 from sonde.store.journal import Journal, _chunk
-from sonde.store.load import load
+from sonde.store.load import load, verify
 from sonde.store.lock import hold
 from sonde.store.parquet import parquet_size
 from sonde.store.run import open_run
 from sonde.store.schemas import checksum
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from sonde.studies.study import gather
 from stores import forge, rename, some_rows, write_run
@@ -419,7 +418,7 @@ def test_many_files_together_have_no_more_rows_than_their_bytes_explain(tmp_path
 @pytest.fixture
 def watched(tmp_path: Path) -> Path:
     writing = Journal(tmp_path, "net", {"label": "net", "model": "Net", "parameters": 3}, {"started": "now"})
-    writing.facts({"modules": [{"name": "0", "calls": 2}]})
+    writing.write_facts({"modules": [{"name": "0", "calls": 2}]})
     writing.append(some_rows(0), 0)
     return writing.path
 

@@ -20,8 +20,8 @@ from sonde.store import index, journal
 from sonde.store.files import Place, place
 from sonde.store.folder import read_tensors
 from sonde.store.journal import Journal
+from sonde.store.load import verify
 from sonde.store.schemas import BlockOfIndex
-from sonde.store.verify import verify
 from sonde.studies import STUDIES
 from stores import at, forge, memory, unpack, write_run
 
@@ -33,7 +33,7 @@ def watched(root: Path, name: str, steps: int, *, close: bool) -> None:
     for step in range(steps):
         rows = [(name, None, step, layer, "out_rms", 1.5 + step, True, None, 4, f"layer {layer}") for layer in range(3)]
         writing.append(pl.DataFrame(rows, schema=WATCHED, orient="row"), step)
-    writing.facts({"modules": [{"name": "layer 0", "calls": 2}]})
+    writing.write_facts({"modules": [{"name": "layer 0", "calls": 2}]})
     if close:
         writing.close("complete", steps)
 

@@ -1,6 +1,7 @@
 """What a step is, and which passes belong to it."""
 
 import math
+import warnings
 from typing import Any
 
 import polars as pl
@@ -222,6 +223,37 @@ def test_a_step_that_the_scaler_skips_is_no_step(fused: bool, set_to_none: bool,
     assert_frame_equal(
         *(found.sort(*keys).select(*keys, "value", "defined", "samples") for found in kept), check_exact=True
     )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("late", [None, False, True])
+def test_the_loss_of_a_skipped_step_is_neither_recorded_nor_a_spike(fused: bool, late: bool | None) -> None:
+    """By the loss module (`late` is None), or logged before or after the optimiser's step."""
+    kept = []
+    for overflows in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 2))
+        optimiser = torch.optim.Adam(model.parameters(), 0.01, fused=fused)
+        scaler, loss = torch.amp.GradScaler("cpu", init_scale=1024.0), nn.MSELoss()
+        with sonde.watch(model, optimiser, loss=loss if late is None else None, runs=None) as watch:
+            for number in range(52):
+                for overflow in (True, False) if overflows and number in (2, 11, 30, 50) else (False,):
+                    optimiser.zero_grad()
+                    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(number))
+                    out = model(torch.inf * x if overflow else x)
+                    value = loss(out, torch.zeros_like(out))
+                    if late is False:
+                        watch.log(value)
+                    scaler.scale(value).backward()
+                    scaler.step(optimiser)
+                    scaler.update()
+                    if late:
+                        watch.log(value)
+            assert watch.step == 52
+            assert "spikes" not in watch.facts
+            kept.append(watch.rows.filter(metric="loss").select("step", "value", "samples"))
+    assert kept[0].height == (12 if late is None else 52)
+    assert_frame_equal(*kept, check_exact=True)
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -616,6 +648,52 @@ def test_data_parallel_and_parametrised_models_are_read_as_the_model_inside() ->
     names = found[0].filter(metric="weight_grad_norm")["module"].unique().to_list()
     assert "0.parametrizations.weight.original0" in names
     assert found[0].filter(metric="out_rms", module="0")["defined"].all()
+
+
+class Replicas(nn.DataParallel):
+    """What `nn.DataParallel` does on two devices: it calls a copy of the model on each half of the batch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.device_ids = [0, 1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([replica(self.module)(half) for half in x.chunk(2)])
+
+
+def replica(module: nn.Module) -> nn.Module:
+    copy = module._replicate_for_data_parallel()
+    for name, part in module._modules.items():
+        copy._modules[name] = replica(part)
+    for name, parameter in module._parameters.items():
+        setattr(copy, name, parameter.clone())
+    return copy
+
+
+def test_replicas_on_several_devices_are_undefined_and_parameters_are_read() -> None:
+    found = []
+    for wrap in (Replicas, lambda model: model):
+        torch.manual_seed(0)
+        model = wrap(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            watch = sonde.watch(model, optimiser, runs=None)
+            for number in range(3):
+                optimiser.zero_grad()
+                model(torch.randn(6, 3, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+                optimiser.step()
+        found.append(watch.rows)
+        assert [str(one.message).count("DistributedDataParallel") for one in said] == [1] * (wrap is Replicas)
+        watch.close()
+    undefined = found[0].filter(metric="out_rms")
+    assert undefined["module"].to_list() == ["0", "1", "2"]
+    assert not undefined["defined"].any()
+    assert all("copy of the module on each device" in reason for reason in undefined["reason"])
+    norms = [rows.filter(pl.col("metric").is_in(["weight_norm", "weight_grad_norm", "update_ratio"])) for rows in found]
+    assert norms[0].height == 36
+    columns = ["step", "module", "metric", "value"]
+    assert_frame_equal(*(rows.select(columns).sort(columns[:3]) for rows in norms), rel_tol=1e-5)
 
 
 def test_a_functional_call_is_read_like_a_call() -> None:

@@ -17,8 +17,7 @@ from sonde.observe.watch import watch
 from sonde.store import journal as journals
 from sonde.store.files import place
 from sonde.store.journal import Journal, folder_name, read_watched
-from sonde.store.load import load
-from sonde.store.verify import verify
+from sonde.store.load import load, verify
 from sonde.training.train import train
 from stores import some_rows
 from watch_programs import plain_mlp, vectors

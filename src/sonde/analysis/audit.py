@@ -19,9 +19,8 @@ from sonde.analysis.questions import (
     since_init,
 )
 from sonde.analysis.runs import Level, Recipe, by_recipe, by_seed, complete, levels, made_with, options_of, refuse_none
-from sonde.analysis.thresholds import Thresholds
 from sonde.core import html_parts
-from sonde.core.formatting import network
+from sonde.core.formatting import Thresholds, network
 from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.core.seed_statistics import Summary, summarise, summarise_known
 from sonde.store.files import Place

@@ -19,8 +19,7 @@ from sonde.analysis.audit import (
 )
 from sonde.analysis.questions import CREDIT_MEASURES, AuditAnswer, LayerCredit
 from sonde.analysis.runs import several_versions
-from sonde.analysis.thresholds import Thresholds
-from sonde.core.formatting import accuracy, number, number_range, percent, signed
+from sonde.core.formatting import Thresholds, accuracy, number, number_range, percent, signed
 from sonde.core.seed_statistics import POWER, Summary
 from sonde.metrics import TRAINED
 

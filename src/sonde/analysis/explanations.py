@@ -180,17 +180,48 @@ EXPLANATIONS: tuple[Explanation, ...] = (*_DIAGNOSES, *_METRICS, *_QUESTIONS, *_
 
 
 def _as_key(name: str) -> str:
-    return name.replace("-", "_").replace(" ", "_").casefold()
+    return re.sub(r"[-– ]", "_", name).casefold()
 
+
+RULES_IN_FULL = {
+    "backpropagation": "bp",
+    "backprop": "bp",
+    "feedback alignment": "fa",
+    "sign symmetry": "usf",
+    "sign symmetry, one magnitude": "usf",
+    "sign symmetry, fixed magnitudes": "frsf",
+    "sign symmetry, new magnitudes at every step": "brsf",
+    "Kolen–Pollack": "kp",
+    "weight mirrors": "mirror",
+    "weight mirror": "mirror",
+    "direct feedback alignment": "dfa",
+    "direct random target projection": "drtp",
+    "direct Kolen–Pollack": "dkp",
+    "forward direct feedback alignment": "fdfa",
+    "forward gradient": "forward_gradient",
+    "local losses: prediction and similarity": "predsim",
+    "direct difference target propagation": "ddtp",
+    "difference target propagation": "ddtp",
+    "State Bridge": "state_bridge",
+    "Credit Bridge": "credit_bridge",
+    "predictive coding": "pc",
+    "µPC": "pc",
+    "equilibrium propagation": "ep",
+    "dual propagation": "dualprop",
+    "Forward-Forward": "ff",
+    "frozen blocks": "frozen",
+}
+"""Names of rules in the literature."""
 
 _SYNONYMS = {
     "chance": "null",
     "guest": "plugin",
+    **{_as_key(name): rule for name, rule in RULES_IN_FULL.items()},
     **ALIASES,
     **{_as_key(metric.symbol): metric.name for metric in (*WATCHED.values(), *TRAINED.values()) if metric.symbol},
     **{one.label.casefold(): one.name for one in DIAGNOSES.values() if one.label},
 }
-"""Other ways to ask for a name: symbols of metrics, labels of questions."""
+"""Other ways to ask for a name: rules in full, symbols of metrics, labels of questions."""
 
 _FORMER_NAMES = {one.former_name: one.name for one in DIAGNOSES.values() if one.former_name}
 """Former names of diagnoses; some of them are also names of metrics or words."""
@@ -226,7 +257,8 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     found = [text for text in known if text.name.casefold() in names]
     if not found:
         every = {text.name for text in known} | {one.label.casefold() for one in DIAGNOSES.values() if one.label}
-        raise SondeError(f"nothing is named {name!r}: {nearest(wanted, every, 'sonde explain')}")
+        every |= {rule.casefold() for rule in RULES_IN_FULL}
+        raise SondeError(f"nothing is named {name!r}: {nearest(name.casefold(), every, 'sonde explain')}")
     return sorted(found, key=lambda text: (text.name == _FORMER_NAMES.get(wanted), text.kind != "word"))
 
 

@@ -16,8 +16,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple
 
-from sonde.analysis.thresholds import Thresholds
-from sonde.core.formatting import GRADIENT_VANISHED, number, number_range, signed
+from sonde.core.formatting import GRADIENT_VANISHED, Thresholds, number, number_range, signed
 from sonde.core.seed_statistics import (
     Interval,
     Summary,

@@ -92,6 +92,7 @@ def _yardsticks(recipe: RecipeAudit, name: str) -> list[RuleAudit]:
 
 
 def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit]) -> Recovered:
+    """The share of a rule.  A seed without one has the reason in `without`."""
     margin = best[0].margin.by_seed if len(best) == 1 else {}
     why = (
         "there is no backprop of this recipe"
@@ -177,13 +178,21 @@ def recovery_by_recipe(audited: Audit) -> list[tuple[RecipeAudit, list[Recovered
 
 
 def _distinct(audited: Audit) -> set[tuple[str, str]]:
-    """Recipe and rule of every distinct training; one that belongs to two recipes counts in the one with more rules."""
-    found: dict[str, tuple[str, str]] = {}
-    for recipe in sorted(audited.recipes, key=lambda recipe: -len(recipe.rules)):
+    """Recipe and rule of every distinct training.
+
+    One that belongs to two recipes counts in the one with more seeds, or more rules: a part of its seeds is no other
+    training.
+    """
+    every = [(recipe, rule) for recipe in audited.recipes for rule in recipe.rules]
+    kept: dict[str, list[set[int]]] = {}
+    found = set()
+    for recipe, rule in sorted(every, key=lambda pair: (-len(pair[1].seeds), -len(pair[0].rules))):
         trained = {key: value for key, value in recipe.recipe.items() if not key.startswith(_OBSERVATION_KEYS)}
-        for rule in recipe.rules:
-            found.setdefault(identity(trained | rule.options | {"seeds": rule.seeds}), (recipe.title, rule.label))
-    return set(found.values())
+        others, seeds = kept.setdefault(identity(trained | rule.options), []), set(rule.seeds)
+        if not any(seeds <= other for other in others):
+            others.append(seeds)
+            found.add((recipe.title, rule.label))
+    return found
 
 
 class _Point(NamedTuple):
@@ -242,6 +251,7 @@ RECOVERY_QUANTITIES: dict[str, Callable[[RunAudit], float]] = {
 def _rank_correlation_of(
     name: str, of: Callable[[RunAudit], float], pairs: Sequence[tuple[str, Recovered, RuleAudit]]
 ) -> RankCorrelation:
+    """Undefined, with the reason, for fewer than `FEWEST_RULES` points with a rank, and where a side is constant."""
     points = []
     for recipe, one, rule in pairs:
         over, stream = (summarise(map(each, rule.runs)) for each in (of, RECOVERY_QUANTITIES[STREAM_LABEL]))

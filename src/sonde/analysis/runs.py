@@ -81,7 +81,7 @@ def levels(configurations: Sequence[Flat], factor: str) -> dict[str, Level]:
         what = "the seed pairs runs and is no factor" if factor == "seed" else f"unknown factor {factor!r}"
         raise SondeError(f"--factor {factor}: {what}: {nearest(factor, factors)}")
     present = {identity(options := options_of(flat, factor)): options for flat in configurations}
-    ordered = sorted(present.values(), key=lambda options: _order(options.get(factor)))
+    ordered = sorted(present.values(), key=lambda options: value_order(options.get(factor)))
     return {identity(options): _level(options, factor, ordered) for options in ordered}
 
 
@@ -90,7 +90,8 @@ def options_of(flat: Flat, factor: str) -> Flat:
     return {key: value for key, value in flat.items() if belongs(key, factor)}
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
+def value_order(value: Any) -> tuple[bool, float, str]:
+    """A key that sorts numbers in their order, before texts in theirs."""
     number = isinstance(value, int | float)
     return not number, value if number else 0.0, shown(value)
 

@@ -2,10 +2,15 @@
 
 Linear output z_{l+1} = W_l h_l with W ~ N(0, 2α²/d).  Plain: h_{l+1} = ReLU(z_{l+1}); residual:
 h_{l+1} = h_l + ReLU(z_{l+1}).  q_l is the mean of h_l² over units, m_l the mean of h_l.  What is said of random weights
-holds for wide networks at initialisation.
+holds for wide networks at initialisation; weights, ReLU and sums change moments as they do in `sonde predict`.
 """
 
 import math
+
+import numpy as np
+
+from sonde.analysis.gaussian import Elementwise
+from sonde.analysis.products import Moments
 
 INPUT_SECOND_MOMENT = 1 / 3
 """Of an input from U(−1, 1); also the loss of predicting zero when the target is the input."""
@@ -25,6 +30,26 @@ def lowest_loss(model: str, task: str, output: str = "relu") -> float | None:
     return INPUT_SECOND_MOMENT / 2 if model == "plain_mlp" and output == "relu" else 0.0
 
 
+_RELU = Elementwise(lambda z: (np.maximum(z, 0.0), np.heaviside(z, 0.5)))
+_LINEAR = Elementwise(lambda z: (z, np.ones_like(z)))
+
+
+def _signals(residual: bool, alpha: float, depth: int, q0: float, linear_output: bool) -> list[tuple[Moments, ...]]:
+    """Moments of (h, z, branch) in every layer, and at last of h_L, of units along one axis."""
+    weight = Moments(0.0, np.array([[2 * alpha**2, 0.0], [0.0, 0.0]]))
+    h, found = Moments(0.0, np.array([q0, 0.0])), []
+    for layer in range(depth):
+        z = h.mixed(weight, "i,io->o", {"i": 1, "o": 1})
+        branch = _of(layer, depth, linear_output).forward([z])
+        found.append((h, z, branch))
+        h = h.plus(branch) if residual else branch
+    return [*found, (h,)]
+
+
+def _of(layer: int, depth: int, linear_output: bool) -> Elementwise:
+    return _LINEAR if linear_output and layer == depth - 1 else _RELU
+
+
 def moments(
     residual: bool, alpha: float, depth: int, q0: float = INPUT_SECOND_MOMENT, *, linear_output: bool = False
 ) -> list[tuple[float, float]]:
@@ -34,14 +59,7 @@ def moments(
     m_{l+1} = m_l + α √(q_l/π): the ReLU branch has a positive mean, so the stream gains one too and
     grows faster than 1 + α² per layer.  A linear last layer has no mean, and twice the second moment.
     """
-    found = [(q0, 0.0)]
-    for layer in range(depth):
-        (q, m), keeps = found[-1], float(residual)
-        linear = linear_output and layer == depth - 1
-        branch_mean = 0.0 if linear else alpha * math.sqrt(q / math.pi)
-        branch = (2 if linear else 1) * alpha**2 * q
-        found.append((keeps * (q + 2 * m * branch_mean) + branch, keeps * m + branch_mean))
-    return found
+    return [(h.square, h.mean) for h, *_ in _signals(residual, alpha, depth, q0, linear_output)]
 
 
 def second_moments(residual: bool, alpha: float, depth: int, q0: float = INPUT_SECOND_MOMENT) -> list[float]:
@@ -73,21 +91,19 @@ def backward_norms(
         A' = s² A + ((sA m + μ) b + A α² q)/q      C' = sC
         μ' = s(μ + Ab)                             ν' = s²(ν + 2Aμb + A² α² q) + 2α² D
 
-    A linear last layer has no mask, E z = 0 and E z² = 2α² q.
+    These are those of ReLU; a linear last layer has no mask, E z = 0 and E z² = 2α² q.
     """
-    up, s = moments(residual, alpha, depth, q0), float(residual)
+    up, s = _signals(residual, alpha, depth, q0, linear_output), float(residual)
     a, c, mean, square = 1.0, -1.0, 0.0, 0.0
     found: list[float] = []
     for layer in reversed(range(depth)):
-        q, m = up[layer]
-        linear = linear_output and layer == depth - 1
-        b = 0.0 if linear else alpha * math.sqrt(q / math.pi)
-        branch, passed = (2.0, 1.0) if linear else (1.0, 0.5)
-        branch *= alpha**2 * q
+        h, z, branch = up[layer]
+        passed = _of(layer, depth, linear_output).backward(np.array([1.0, 0.0]), [z])[0].flat[0]
+        q, m, b = h.square, h.mean, branch.mean
         rest_mean = s * a * m + mean
         rest = (s * a) ** 2 * q + 2 * s * a * c * s**layer * q0 + c**2 * q0 + 2 * s * a * m * mean + square
-        at_z = passed * rest + 2 * a * b * rest_mean + a**2 * branch
+        at_z = passed * rest + 2 * a * b * rest_mean + a**2 * branch.square
         found.append(math.sqrt(at_z))
-        square = s**2 * (square + 2 * a * mean * b + a**2 * branch) + 2 * alpha**2 * at_z
-        a, c, mean = s**2 * a + (rest_mean * b + a * branch) / q, s * c, s * (mean + a * b)
+        square = s**2 * (square + 2 * a * mean * b + a**2 * branch.square) + 2 * alpha**2 * at_z
+        a, c, mean = s**2 * a + (rest_mean * b + a * branch.square) / q, s * c, s * (mean + a * b)
     return found[::-1]

@@ -28,14 +28,12 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sonde.cli.audit import audit_command
-from sonde.cli.compare import compare_command, recovery_command, reproduce_command
+from sonde.cli.compare import audit_command, compare_command, recovery_command, reproduce_command
 from sonde.cli.diagnose import check_command, diagnose_command, predict_command, scaling_command
 from sonde.cli.export import export_command
 from sonde.cli.names import explain_command, fetch_command, list_command, path_command
 from sonde.cli.report import figures_command, live_command, playground_command, report_command
-from sonde.cli.show import show_command
-from sonde.cli.store import recompute_command, remove_command, verify_command
+from sonde.cli.store import recompute_command, remove_command, show_command, verify_command
 from sonde.cli.train import bench_command, run_command, train_command
 from sonde.core.errors import SondeError, print_notice, printable
 

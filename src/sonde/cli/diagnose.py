@@ -19,23 +19,21 @@ if TYPE_CHECKING:
     from sonde.store.files import Place
 
 
+def _function(help: str) -> Any:
+    return typer.Argument(metavar="FILE.py:FUNCTION", help=help, show_default=False)
+
+
 PictureFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Save the picture as .png, .pdf or .svg.")
+]
+BatchShape = Annotated[
+    str | None, typer.Option(metavar="64,3,32,32", help="Shape of a batch, if the function returns none.")
 ]
 
 
 def predict_command(
-    make: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function that returns the model, or (model, x).",
-            show_default=False,
-        ),
-    ],
-    shape: Annotated[
-        str | None, typer.Option(metavar="64,3,32,32", help="Shape of a batch, if the function returns none.")
-    ] = None,
+    make: Annotated[str, _function("A function that returns the model, or (model, x).")],
+    shape: BatchShape = None,
     out: PictureFile = None,
     json: Json = False,
 ) -> None:
@@ -57,7 +55,7 @@ def predict_command(
     scales = {name: getattr(found, name) for name in ("remedy", "best_scale")}
     scales = {name: scale and {key: getattr(scale, key) for key in keys} for name, scale in scales.items()}
     known = {"model": found.model, "words": found.words(), **scales, "table": found.table.to_dicts()}
-    _show(found, known, json, out, "predict.png", texts=2)
+    _save_and_print(found, known, json, out, "predict.png", texts=2)
 
 
 def sizes_of(shape: str) -> tuple[int, ...]:
@@ -73,12 +71,7 @@ def sizes_of(shape: str) -> tuple[int, ...]:
 
 def check_command(
     make: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function that returns the model, or (model, x), (model, x, y), (model, x, y, loss).",
-            show_default=False,
-        ),
+        str, _function("A function that returns the model, or (model, x), (model, x, y), (model, x, y, loss).")
     ],
     batch: Annotated[
         str | None,
@@ -111,10 +104,10 @@ def check_command(
     known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
     known |= {"findings": [finding.as_dict() for finding in found.findings]}
     known |= {"table": found.table.to_dicts(), "facts": found.facts}
-    _show(found, known, json, out, "check.png", texts=3)
+    _save_and_print(found, known, json, out, "check.png", texts=3)
 
 
-def _show(
+def _save_and_print(
     found: "Precheck | Prediction", known: dict[str, Any], json: bool, out: Path | None, example: str, *, texts: int
 ) -> None:
     """Save the picture and print the table, whose first `texts` columns are text; with `json` print what is `known`."""
@@ -145,7 +138,7 @@ def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
 
     if out.suffix not in (".png", ".pdf", ".svg"):
         raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
-    with files.clear_errors(files.output_file(out, "--out", example)):
+    with files.clear_errors(files.prepare_output_file(out, "--out", example)):
         draw().savefig(out)
 
 
@@ -176,12 +169,7 @@ DEFAULT_SIZES = {"width": (64, 128, 256, 512), "depth": (4, 8, 16, 32)}
 
 def scaling_command(
     make: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py:FUNCTION",
-            help="A function of the size: returns the model, alone or with any of optimiser, x, y and loss.",
-            show_default=False,
-        ),
+        str, _function("A function of the size: returns the model, alone or with any of optimiser, x, y and loss.")
     ],
     over: Annotated[
         list[str],
@@ -194,9 +182,7 @@ def scaling_command(
             help="Also train with each of these learning rates, and report whether the best one depends on the size.",
         ),
     ] = None,
-    shape: Annotated[
-        str | None, typer.Option(metavar="32,64", help="Shape of a batch, if the function returns none.")
-    ] = None,
+    shape: BatchShape = None,
     optimizer: Annotated[
         str, typer.Option(metavar="adam|sgd", help="The optimiser, if the function returns none.")
     ] = "adam",
@@ -365,6 +351,6 @@ def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde.store import files
 
     files.write(
-        files.output_file(to, "--sarif", "findings.sarif"),
+        files.prepare_output_file(to, "--sarif", "findings.sarif"),
         plain_json.dumps(sarif(found, __version__), indent=1, ensure_ascii=False).encode(),
     )

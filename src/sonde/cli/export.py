@@ -183,8 +183,7 @@ def _studies_in_layout(runs: "Place", selection: Selection) -> tuple[list[_Expor
     from sonde.core.errors import pick
     from sonde.show.paper import WRITERS
     from sonde.store.folder import read_trained
-    from sonde.studies.settings import UnknownKey
-    from sonde.studies.study import NoRuns
+    from sonde.studies.study import NoRuns, UnknownKey
 
     @dataclass(frozen=True)
     class RowsInFolders(Evidence):

@@ -183,8 +183,7 @@ def fetch_command(
     """
     from sonde.cli.terminal import progress_bar
     from sonde.core.errors import SondeError, pick
-    from sonde.store.datasets import DATASETS
-    from sonde.store.datasets.archive import data_folder, fetch_archive
+    from sonde.store.datasets import DATASETS, data_folder, fetch_archive
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
     if not isinstance(root, Path):
@@ -214,8 +213,7 @@ def path_command(
     """
     from sonde.cli.terminal import print_json
     from sonde.core.errors import pick
-    from sonde.store.datasets import DATASETS, FORMS, Absent
-    from sonde.store.datasets.archive import data_folder
+    from sonde.store.datasets import DATASETS, FORMS, Absent, data_folder
 
     root = data_folder(data_root)
     chosen = DATASETS if name is None else {name: pick(DATASETS, name, "data set")}

@@ -201,7 +201,7 @@ class Selection:
         from sonde.analysis.runs import choices
         from sonde.config import whole_tree
         from sonde.studies import STUDIES
-        from sonde.studies.settings import in_groups, narrowed, settings
+        from sonde.studies.study import in_groups, narrowed, settings
 
         study = pick(STUDIES, self.study, "study")
         configs = narrowed(study.configs(self.scale, self._seeds(seeds)), choices(self.choices))

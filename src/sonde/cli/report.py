@@ -64,7 +64,7 @@ def report_command(
     from sonde.store import files
     from sonde.store.run import without_machines
 
-    files.output_file(out, "--out", "report.html")
+    files.prepare_output_file(out, "--out", "report.html")
     stored, reader = read_for_report(runs)
     if not stored.runs and not stored.watched:
         raise SondeError(f"{runs} holds no runs: `sonde run STUDY --runs {runs}` makes them")
@@ -254,7 +254,7 @@ def live_command(
 
 def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     if open_:
-        _open(server.url)
+        _open_in_browser(server.url)
     waiting = "" if runs.is_dir() else ", which is not there yet"
     print_notice(f"following {runs}{waiting}; Ctrl-C ends the page, not the runs")
 
@@ -270,7 +270,7 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     StorePoller(runs, feed, state).run()
 
 
-def _open(url: str) -> None:
+def _open_in_browser(url: str) -> None:
     """Open the page through a file that only this user can read, so that the browser's command line has no token."""
     import tempfile
     import webbrowser
@@ -296,6 +296,6 @@ def playground_command(
     from sonde.store import files
 
     page = render_playground().encode()
-    files.write(files.output_file(out, "--out", "playground.html"), page)
+    files.write(files.prepare_output_file(out, "--out", "playground.html"), page)
     if not quiet:
         print(f"{out}: {len(page) / 1e3:.0f} kB; open it in a browser")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -37,10 +38,17 @@ def plural(n: int, noun: str) -> str:
 
 
 def print_text(text: str = "", *, dim: bool = False, bold: bool = False, wrap: bool = True) -> None:
-    """Print a paragraph.  A terminal wraps it between words; with `wrap=False` it stays one line, to be copied."""
+    """Print a paragraph.
+
+    A terminal wraps it between words and keeps its indent; with `wrap=False` it stays one line, to be copied.
+    """
     to = console()
     style = "dim" if dim else "bold" if bold else None
-    to.print(text, style=style, soft_wrap=not (wrap and to.is_terminal))
+    if wrap and to.is_terminal:
+        told = text.lstrip(" ")
+        to.print(Padding(told, (0, 0, 0, len(text) - len(told)), expand=False) if told != text else text, style=style)
+    else:
+        to.print(text, style=style, soft_wrap=True)
 
 
 def print_conclusion(found: "Conclusion") -> None:

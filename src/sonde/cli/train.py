@@ -58,10 +58,10 @@ def run_command(
     if not silent:
         _announce(study, scale, changed=bool(set), whole=not only)
 
-    from sonde.engine import local
+    from sonde.engine import warm_up
 
     if engine == "local":
-        local.warm_up()
+        warm_up()
 
     from sonde.cli.execute import execute, exit_code
     from sonde.cli.report import draw_figures, folder_of
@@ -165,8 +165,8 @@ def _conclusion(
 
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
-    from sonde.analysis.thresholds import Thresholds
     from sonde.cli.terminal import print_table, print_text
+    from sonde.core.formatting import Thresholds
 
     tabled = [finding.shown for finding in findings if finding.shown]
     texts = ("network", "variant", "rule")
@@ -229,17 +229,17 @@ def train_command(
     if sys.stderr.isatty() and not (quiet or json):
         print_notice(f"{model}, {rule}, on {task}")
 
-    from sonde.engine import local
+    from sonde.engine import warm_up
 
     if engine == "local":
-        local.warm_up()
+        warm_up()
 
     from sonde.cli.execute import execute, exit_code
-    from sonde.cli.show import print_runs, runs_as_json
+    from sonde.cli.store import print_runs, runs_as_json
     from sonde.cli.terminal import print_json
     from sonde.config import complete_and_load_plugins
     from sonde.store.load import load_some
-    from sonde.studies.settings import settings, swept
+    from sonde.studies.study import settings, swept
 
     if seed is not None and seeds is not None:
         raise SondeError("--seed and --seeds: give one of them")
@@ -282,7 +282,7 @@ def bench_command(
 
     Example: [bold]sonde bench --quick[/bold]
     """
-    find_benchmark()
+    import_benchmark()
 
     from sonde.cli.terminal import print_json, print_table, progress_bar
     from sonde.core.errors import pick
@@ -320,7 +320,7 @@ def bench_command(
         print(file, file=sys.stderr)
 
 
-def find_benchmark() -> None:
+def import_benchmark() -> None:
     """Import `sonde_bench` from the checkout that this package is run from, else from the current folder.
 
     It is imported by its file: the folder has programs with common names, which must not be on the path.

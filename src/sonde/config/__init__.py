@@ -22,8 +22,6 @@ from pydantic import BeforeValidator
 
 from sonde import plugins
 from sonde.core.errors import SondeError, nearest
-from sonde.core.optimisers import Optimiser as Optimiser
-from sonde.core.optimisers import PluginOptimiser
 from sonde.core.run_ids import (
     IN_LABEL,
     RUN_OPTIONS,
@@ -35,7 +33,8 @@ from sonde.core.run_ids import (
     run_id,
     with_settings,
 )
-from sonde.core.validated import BadOption, validate_fields, validated
+from sonde.core.validated import BadOption, PluginOptimiser, validate_fields, validated
+from sonde.core.validated import Optimiser as Optimiser
 from sonde.metrics.probes import PROBES, Probe, Schedule, epochs_of
 from sonde.models import MODELS, Model
 from sonde.network import Signature

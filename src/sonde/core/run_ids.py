@@ -72,7 +72,7 @@ FIRST_OPTIONS: dict[str, Mapping[str, _Options]] = {
 }
 """Part and name → the options of its first release."""
 
-IN_LABEL = {"fa": ("level",)}
+IN_LABEL = {"fa": ("level",), "pc": ("depth_scale",)}
 """Rule → the options that its own label states."""
 
 VERSIONS: dict[str, Mapping[str, int]] = {"rule": {"kp": 2}}
@@ -122,17 +122,26 @@ def network_label(label: str) -> str:
 def rule_label(label: str, rule: Mapping[str, Any]) -> str:
     """The label of a stored rule in tables and figures, with the options that differ from their defaults.
 
-    A plugin's defaults are not known here; its stored label has the options already.
+    Defaults of plugins and of newer rules are not known here; their stored label has the options already.
     """
     name = rule["name"]
-    if "source" in rule or name not in RULE_DEFAULTS:
+    if "source" in rule:
         return label
+    if name not in RULE_DEFAULTS:
+        return _without(label, IN_LABEL.get(name, ()))
     if (version := rule.get("version", 1)) != VERSIONS["rule"].get(name, 1):
         return with_settings(label, {"version": version})
     known = RULE_DEFAULTS[name]
     in_label = ("name", "version", *IN_LABEL.get(name, ()))
     other = {key: v for key, v in rule.items() if key not in in_label and (key not in known or known[key] != v)}
     return with_settings(label, other)
+
+
+def _without(label: str, options: Collection[str]) -> str:
+    """The label without these of the settings in its brackets."""
+    name, _, settings = label.removesuffix(")").partition(" (")
+    kept = [one for one in settings.split(", ") if one.partition("=")[0] not in options]
+    return f"{name} ({', '.join(kept)})" if any(kept) else name
 
 
 def with_settings(label: str, settings: Mapping[str, Any]) -> str:
@@ -220,9 +229,8 @@ def distinct_names(named: Iterable[tuple[str, Flat]]) -> list[str]:
     ]
 
 
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+def differences(left: Flat, right: Flat) -> list[str]:
     """The keys besides the seed in which two configurations differ, with both values, as text."""
-    left, right = flatten(a), flatten(b)
     return [
         f"{key} = {left.get(key)!r} instead of {right.get(key)!r}"
         for key in sorted(left.keys() | right.keys())

@@ -53,7 +53,7 @@ class Pairs:
 
 def summarise(values: Iterable[float], reason: str = "no value is defined") -> Summary:
     """Summarise the finite values; `reason` is the reason where there is none."""
-    finite = _finite(values)
+    finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return Summary(mean=math.nan, std=math.nan, n=0, reason=reason)
     std = _or_nan(lambda: statistics.stdev(finite)) if len(finite) > 1 else math.nan
@@ -78,12 +78,6 @@ def summarise_known(readings: Sequence[ValueOrReason]) -> Summary:
     """Summarise the defined readings; where there is none, the first reason is the reason."""
     reason = next((reading.reason for reading in readings if reading.reason), "no value is defined")
     return summarise((reading.value for reading in readings), reason)
-
-
-def finite_median(values: Iterable[float]) -> float:
-    """The median of the finite values; NaN where there are none."""
-    finite = _finite(values)
-    return _or_nan(lambda: statistics.median(finite)) if finite else math.nan
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Pairs:
@@ -229,10 +223,6 @@ def over_seeds(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
         .agg(mean=value.mean(), std=value.std(ddof=1), n=value.len().cast(pl.Int64), least=value.min())
         .sort(*by)
     )
-
-
-def _finite(values: Iterable[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]
 
 
 def _or_nan(estimate: Callable[[], float]) -> float:

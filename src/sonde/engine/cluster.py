@@ -26,7 +26,7 @@ from sonde.store.files import Place, absolute
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
-    from sonde.engine.ledger import Bundle, Ledger
+    from sonde.engine.bundles import Bundle, Ledger
 
 
 MOST_SUBMITTED = 10_000  # tasks at a time: each takes 7 kB of the driver's memory, and time in every `ray.wait`
@@ -56,8 +56,8 @@ def run_on_cluster(
     A run uses one thread, and reserves `cpus_per_run` and `gpus_per_run`.  The first Ctrl-C lets running epochs finish,
     the second stops at once.  Either way every run resumes from its last epoch.
     """
-    from sonde.engine.ledger import Ledger, bundle
-    from sonde.training.stack import stackable
+    from sonde.engine.bundles import Ledger, bundle
+    from sonde.training.train import stackable
 
     require()
     if gpus_per_run == 0 and device not in ("auto", "cpu"):
@@ -74,7 +74,7 @@ def run_on_cluster(
     if not left:
         return ledger.results()
     with connected(address) as ray:
-        check_nodes(ray, runs, cpus_per_run, gpus_per_run)
+        probe_nodes(ray, runs, cpus_per_run, gpus_per_run)
         room = slots(ray, cpus_per_run, gpus_per_run)
         if room == 0:
             on_notice(f"no node has {cpus_per_run:g} CPUs and {gpus_per_run:g} GPUs for a run: waiting for one to join")
@@ -146,6 +146,7 @@ class Tasks:
         self.ledger.send(event)
 
     def _end(self, task: Any) -> None:
+        """Tell the ledger how a task ended.  A task that was cancelled before it began leaves its runs waiting."""
         bundle = self.under_way.pop(task)
         answers: list[RunOutcome] = []
         how = ""
@@ -167,7 +168,7 @@ class Tasks:
             how = f"its worker on {node} died, the last of {TASK_RETRIES + 1} ({type(error).__name__})"
         for config in bundle:
             self.where.pop(config.id, None)
-        self.ledger.ended(bundle, {answer.run: answer for answer in answers}, how, "")
+        self.ledger.record_end(bundle, {answer.run: answer for answer in answers}, how, "")
 
     def stop(self) -> int:
         """Cancel the queued tasks and ask the running ones to finish their epoch; return the number of running runs."""
@@ -226,7 +227,7 @@ def train_on_node(
 
     `carried` is the code of their plugins.  A task that Ray restarts resumes from what was committed before.
     """
-    from sonde.engine.worker import receive, train_bundle
+    from sonde.engine.bundles import receive, train_bundle
     from sonde.store.folder import read_manifest, run_exists
     from sonde.store.schemas import ENDED, Manifest
 
@@ -391,7 +392,7 @@ def _slots_of(node: dict[str, Any], cpus: float, gpus: float) -> int:
     return int(min(fitting, default=0))
 
 
-def check_nodes(ray: Any, runs: Place, cpus: float, gpus: float) -> None:
+def probe_nodes(ray: Any, runs: Place, cpus: float, gpus: float) -> None:
     """Raise unless every node that may get a run has this Sonde and this Python, and sees the store."""
     mark = runs / f".seen-{uuid.uuid4().hex}"
     files.write(mark, b"")

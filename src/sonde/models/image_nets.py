@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
 from sonde.models.model import Model, Readout, default_init
-from sonde.network import Network, Signature
-from sonde.network.pooling import PoolingName
+from sonde.network import Network, PoolingName, Signature
 
 
 class Convolution(nn.Module):

@@ -20,13 +20,13 @@ from sonde.network import (
     ForwardPass,
     HandOn,
     Network,
+    PoolingName,
     as_it_is,
     first_samples,
     frozen_copy,
     leaf_at,
     tiled,
 )
-from sonde.network.pooling import PoolingName
 from sonde.network.units import (
     UnitCall,
     UnitPart,

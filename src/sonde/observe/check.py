@@ -169,16 +169,16 @@ def _measure(
 ) -> tuple[Recorder, torch.dtype, str | None]:
     """One forward and backward pass of a copy; in float32 if the model does not run in float64."""
     try:
-        return _pass(model, x, y, loss, layers, precision), precision, None
+        return _run_pass(model, x, y, loss, layers, precision), precision, None
     except RuntimeError as error:
         if precision != torch.float64 or not any(word in str(error) for word in ("dtype", "Double", "double")):
             raise
         why = str(error).splitlines()[0]
         note = f"checked in float32: the model does not run in float64 ({why})"
-        return _pass(model, x, y, loss, layers, torch.float32), torch.float32, note
+        return _run_pass(model, x, y, loss, layers, torch.float32), torch.float32, note
 
 
-def _pass(
+def _run_pass(
     model: nn.Module, x: Any, y: Any, loss: OutputLoss | None, layers: Layers, precision: torch.dtype
 ) -> Recorder:
     twin = copied(model, precision)

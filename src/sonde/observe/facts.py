@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from sonde.metrics.reductions import readable, root_mean_square
 from sonde.observe import finite_or_none, operations
-from sonde.observe.local_parts import is_sharded
 from sonde.observe.step_record import ModuleCall
 from sonde.observe.updates import Updates
 from sonde.observe.watched_modules import (
@@ -19,6 +18,7 @@ from sonde.observe.watched_modules import (
     WatchedModel,
     WatchedModule,
     is_lazy,
+    is_sharded,
     modules_with_modes,
     uncompiled,
     unwrapped,
@@ -289,8 +289,8 @@ class FirstStep:
             known += tensor_statistics(given)
             self._pair = self._pair or (self._given, given)
 
-    def record_modes(self, model: nn.Module) -> None:
-        """Record modes, and at first the initial parameters, before a watched pass."""
+    def record_modes(self, model: nn.Module) -> bool:
+        """Record modes, and at first the initial parameters, before a watched pass; whether a fact was added."""
         if not self._mode:
             self._mode = _modes(model, self._model.modules)
         if self.start is None:
@@ -299,6 +299,18 @@ class FirstStep:
         flags = [module.training for module in (known() for known in self._with_modes or []) if module is not None]
         if flags:
             self.in_eval = 1 - sum(flags) / len(flags), len(flags)
+        return self._record_switched(model.training)
+
+    def _record_switched(self, trains: bool) -> bool:
+        """Record the modules that were in eval mode in the first step and are in train mode now."""
+        at_first = self._mode["in_the_other_mode"] if trains and self._mode["training"] else []
+        if not at_first or "switched" in self.graph:
+            return False
+        known = {watched.name: watched.module() for watched in self._model.modules if watched.name in at_first}
+        switched = [name for name, module in known.items() if module is not None and module.training]
+        if switched:
+            self.graph["switched"] = switched
+        return bool(switched)
 
     def record_output(self, out: Tensor, given: Any) -> None:
         """Record the graph of the model's output; `given` are its arguments."""

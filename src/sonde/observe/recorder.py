@@ -30,7 +30,7 @@ from sonde.observe.spike_steps import SpikeSteps
 from sonde.observe.step_record import StepRecord, backward_pass, is_costly, next_watched
 from sonde.observe.taps import BEGINS, Tap
 from sonde.observe.updates import Updates
-from sonde.observe.watched_modules import COMPILED, REMOVED, Replacement, WatchedModel, WatchedModule
+from sonde.observe.watched_modules import COMPILED, REMOVED, REPLICATED, Replacement, WatchedModel, WatchedModule
 from sonde.store.schemas import RunState
 
 _SHARED_OUT = "num_items_in_batch"  # with it, a model of transformers divides by the samples of all micro-batches
@@ -74,6 +74,7 @@ class Recorder:
         self._told_of_graphs = False
         self._late: bool | None = None  # whether losses are logged after the optimiser's step
         self._loss_recorded_in = -1  # the last step in which the loss module was called
+        self._logged_at: tuple[int, int, int | None] = -1, -1, None  # the last log: now, its step, scale's version
         self._targets: list[Tensor] = []  # of the step under way: mean and spread of what the loss module was given
 
         self._first = facts.FirstStep(model, self._updates)
@@ -145,7 +146,7 @@ class Recorder:
         if self._first.calls is None:
             self._first.calls = calls
             unseen = facts.not_called(self._model.modules, calls)
-            if not calls and COMPILED not in unseen.values():
+            if not calls and COMPILED not in unseen.values() and self._model.root.hidden != REPLICATED:
                 warn(f"no call of the model was seen in step {self.step}: {facts.NO_CALL}")
         elif self._model.is_compiled and not any(call.watched.tapped for call in calls):
             unseen = facts.not_called(self._model.modules, calls)
@@ -199,8 +200,8 @@ class Recorder:
         self._begun = True
         model = self._model.model()
         self._first.record_inputs(args)
-        if self._watched and model is not None:
-            self._first.record_modes(model)
+        if self._watched and model is not None and self._first.record_modes(model) and self.facts:
+            self._writer.add_facts(self._first.graph)
 
     def after_call(self, watched: WatchedModule, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """A module has returned."""
@@ -294,14 +295,17 @@ class Recorder:
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
         self._experimenting = False
-        if self.closed or self._updates.is_skipped(index, optimiser):
+        if self.closed:
+            return
+        if self._updates.is_skipped(index, optimiser):
+            self._ring.skip()
             return
         if self._watched:
             moved = self._updates.after_step(index)
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
         if _closure(args, kwargs) is None:
-            self._ring.record(index, optimiser, self._model.names)
+            self._ring.record(index, optimiser, self._model.names, self._updates.scale_version)
         if self._updates.ends_step(index):
             self.end_step()
 
@@ -322,7 +326,7 @@ class Recorder:
             return
         loss = facts.first_float(output)
         if loss is not None and readable(loss) is None:
-            self._ring.record_loss(loss)
+            self._ring.record_loss(loss, self._updates.scale_version)
         if not self._watched:
             return
         if len(args) > 1:
@@ -339,6 +343,8 @@ class Recorder:
 
     def log(self, loss: Any, success: Mapping[str, Any]) -> None:
         """Record what the user logs; after the optimiser's step it still belongs to that step."""
+        if loss is not None and self._is_of_skipped():
+            return
         if self._watched and self._model.root.hidden is None:
             self._late = not self._begun
         elif self._late is None:
@@ -348,11 +354,27 @@ class Recorder:
             self._writer.log_success(name, value, step, self.step)
         if loss is None:
             return
+        self._logged_at = self.step, step, self._updates.scale_version
         if step != self._loss_recorded_in:
             self._log_loss(loss, step)
         elif step <= 1 and isinstance(loss, Tensor) and loss.grad_fn is not None:
             self._first.record_sum(loss)
             self._writer.add_facts({"further_terms": self._first.graph.get("further_terms")})
+
+    def _is_of_skipped(self) -> bool:
+        """Whether a loss that is logged now is of a step that a GradScaler skipped; if the last one was, it is dropped.
+
+        One of two losses was, if no step ended between them and the scale was updated.
+        """
+        now, step, version = self._logged_at
+        one = len(self._updates.optimisers) == 1
+        if now != self.step or version in (None, self._updates.scale_version) or not one:
+            return False
+        if step < now:  # logged after the optimiser's step
+            return True
+        self._writer.drop_losses(step)
+        self._ring.drop_logged(step)
+        return False
 
     def _log_loss(self, loss: Any, step: int) -> None:
         if isinstance(loss, Tensor):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sonde.core.seed_statistics import band_limit
 from sonde.metrics.reductions import FOREACH, tensor_norms
-from sonde.observe.local_parts import is_sharded, own_part, unreadable_part
+from sonde.observe.watched_modules import is_sharded, own_part, unreadable_part
 
 STEPS = 64  # that the ring holds
 _ENTRIES = 64  # of a parameter
@@ -207,12 +207,21 @@ class Ring:
         self._steps: deque[RingStep] = deque(maxlen=STEPS + 1)
         self._taken = -1  # the last step that was written
         self._traces: dict[int, Trace] = {}
-        self._losses: list[Tensor] = []
+        self._losses: list[Tensor] = []  # of the step under way
+        self._waiting: list[tuple[int | None, Tensor]] = []  # those since the last optimiser's step, with the scale's
+        self._logged: list[tuple[int, Tensor]] = []  # step, loss
         self._entries: dict[int, _Entries] = {}
         self._bands = _Bands()
 
-    def record(self, index: int, optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """An optimiser has stepped: keep the norms of its gradients and a few entries of its parameters."""
+    def record(
+        self, index: int, optimiser: torch.optim.Optimizer, names: Mapping[int, str], scale: int | None = None
+    ) -> None:
+        """An optimiser has stepped: keep the norms of its gradients and a few entries of its parameters.
+
+        A loss with an older version of the scale belongs to a step that a GradScaler has skipped.
+        """
+        self._losses += [loss for version, loss in self._waiting if version in (None, scale)]
+        self._waiting = []
         if not self._active or (torch.cuda._initialized and torch.cuda.is_current_stream_capturing()):
             return
         groups = optimiser.param_groups
@@ -226,25 +235,36 @@ class Ring:
             trace.with_gradient, trace.gradients = known.gradients(members)
         self._traces[index] = trace
 
-    def record_loss(self, loss: Tensor) -> None:
-        """The loss module was called in this step."""
+    def record_loss(self, loss: Tensor, scale: int | None = None) -> None:
+        """The loss module was called, at this version of the scale of a GradScaler."""
         if self._active:
-            self._losses[:-STEPS] = []  # of steps that a loop skips
-            self._losses.append(loss.detach() if loss.dim() == 0 else loss.detach().mean())
+            self._waiting[:-STEPS] = []  # of steps that a loop skips
+            self._waiting.append((scale, loss.detach() if loss.dim() == 0 else loss.detach().mean()))
+
+    def skip(self) -> None:
+        """A GradScaler has skipped the step of an optimiser."""
+        self._waiting = []
 
     def log(self, step: int, loss: Any) -> None:
         """A loss was logged; its row is written anyway."""
         if self._active:
             known = loss.detach().float().mean() if isinstance(loss, Tensor) else torch.tensor(float(loss))
-            self._bands.add("loss", step, known)
+            self._logged.append((step, known))
+
+    def drop_logged(self, step: int) -> None:
+        """Forget what was logged of this step, which a GradScaler has skipped."""
+        self._logged = [one for one in self._logged if one[0] != step]
 
     def end_step(self, step: int, *, watched: bool) -> list[dict[str, Any]]:
         """Keep the step; which numbers have left their band, and when."""
         if not self._active:
             return []
-        losses, traces = self._losses, self._traces
+        losses, traces = self._losses + [loss for _, loss in self._waiting], self._traces
         self._steps.append(RingStep(step, watched, traces, losses))
-        self._losses, self._traces = [], {}
+        self._losses, self._waiting, self._traces = [], [], {}
+        for of_step, loss in self._logged:
+            self._bands.add("loss", of_step, loss)
+        self._logged = []
         if losses:
             self._bands.add("loss", step, losses[0] if len(losses) == 1 else torch.stack(losses).mean())
         norms = [trace.gradients for trace in traces.values() if trace.gradients is not None]

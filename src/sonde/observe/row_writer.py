@@ -41,7 +41,7 @@ class RowSink(ABC):
     def rows(self) -> pl.DataFrame:
         """All rows that were taken."""
 
-    def heartbeat(self) -> None:  # noqa: B027
+    def renew_heartbeat(self) -> None:  # noqa: B027
         """Note that the run goes on."""
 
     def sync(self) -> None:  # noqa: B027
@@ -105,14 +105,14 @@ class StoreSink(RowSink):
         if not self._try(lambda: self.journal.append(rows, step)):
             self._rest.append(rows, step)
 
-    def heartbeat(self) -> None:
+    def renew_heartbeat(self) -> None:
         self.journal.touch()
 
     def sync(self) -> None:
         self._try(self.journal.sync)
 
     def facts(self, known: dict[str, Any]) -> None:
-        self._facts = None if self._try(lambda: self.journal.facts(known)) else known
+        self._facts = None if self._try(lambda: self.journal.write_facts(known)) else known
 
     def close(self, state: RunState, step: int, message: str | None) -> None:
         """What could not be written before is tried once more: there may be room again."""
@@ -192,6 +192,11 @@ class RowWriter:
         """Record a loss that the user logs; several of one step, as of micro-batches, are averaged."""
         self._log_of(step, now).losses.append(RecordedLoss(_one_number(loss)))
 
+    def drop_losses(self, step: int) -> None:
+        """Forget the losses that were logged of this step so far."""
+        if self._logged is not None and self._logged.step == step:
+            self._logged.losses = []
+
     def log_success(self, name: str, value: Any, step: int, now: int) -> None:
         """Record a metric of success that the user logs; the last of a step counts."""
         self._log_of(step, now).success[name] = _one_number(value)
@@ -211,7 +216,7 @@ class RowWriter:
 
     def maybe_flush(self, step: int) -> None:
         """Write what waits if it is much, or old; send a heartbeat in any case."""
-        self._sink.heartbeat()
+        self._sink.renew_heartbeat()
         with self._lock:
             if not self._pending:
                 return

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sonde.observe.local_parts import is_initialised
 from sonde.observe.ring import DENSE, Ring, RingStep, Trace
 from sonde.observe.row_writer import RowWriter
 from sonde.observe.step_record import RecordedLoss, StepRecord
+from sonde.observe.watched_modules import is_initialised
 
 _KINDS = ("loss", "gradient")
 _COUNTS = 4  # numbers of a step beside those of parameters
@@ -55,8 +55,8 @@ class SpikeSteps:
         self._due = self._ring.take(step) if self._sharded and self.is_dense(step) else []
         return self._sums.pack(self._untold, self._due)
 
-    def unpack(self, step: int, summed: Tensor, members: int) -> None:
-        """What all processes told each other."""
+    def write_received(self, step: int, summed: Tensor, members: int) -> None:
+        """Write the steps of spikes that all processes told each other of."""
         found = self._sums.unpack(summed, self._due, members)
         self._write(self._due)
         self._due, self._untold = [], {}

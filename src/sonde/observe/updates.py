@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.metrics.reductions import moment_ratio, readable, tensor_norms
-from sonde.observe.local_parts import is_flat, is_sharded, own_part, unreadable_part
-from sonde.observe.watched_modules import WatchedModel
+from sonde.observe.watched_modules import WatchedModel, is_flat, is_sharded, own_part, unreadable_part
 
 _UNREADABLE_GRADIENT = "a gradient of this kind is not read"
 _SAMPLED = 2  # parameters of an optimiser that are read for stale gradients
@@ -212,13 +211,18 @@ class Updates:
             self._held.pop(index, None)
         return skipped
 
+    @property
+    def scale_version(self) -> int | None:
+        """A number that grows when a GradScaler updates its scale, after each step or skipped step; None without."""
+        scale = getattr(self.scaler if self.scaler is not None else self._calling, "_scale", None)
+        return scale._version if isinstance(scale, Tensor) else None
+
     def skipped_before(self) -> bool:
         """At a backward pass: whether a GradScaler skipped the step that the passes before it belong to.
 
         It has, if its scale was updated since the last backward pass and no optimiser has stepped.
         """
-        scale = getattr(self.scaler if self.scaler is not None else self._calling, "_scale", None)
-        before, self._scale_version = self._scale_version, scale._version if isinstance(scale, Tensor) else None
+        before, self._scale_version = self._scale_version, self.scale_version
         skipped = before is not None and before != self._scale_version and not self._held
         if skipped:
             self.stale = {}

@@ -17,11 +17,10 @@ from sonde.analysis.diagnosis.run_evidence import RunEvidence
 from sonde.core.errors import SondeError
 from sonde.metrics.rows import WATCHED
 from sonde.observe import warn
-from sonde.observe.data_parallel import data_ranks
-from sonde.observe.local_parts import is_sharded
 from sonde.observe.recorder import Recorder
 from sonde.observe.row_writer import MemorySink, NoSink, RowSink, StoreSink
-from sonde.observe.watched_modules import SCRIPTED, Layers, WatchedModel, unwrapped
+from sonde.observe.shards import data_ranks
+from sonde.observe.watched_modules import REPLICATED, SCRIPTED, Layers, WatchedModel, is_sharded, unwrapped
 from sonde.store.files import Place, place
 from sonde.store.journal import Journal, folder_name
 from sonde.store.run import describe_environment
@@ -93,7 +92,10 @@ class Watch:
             self._recorder.add_rows(rows)
 
     def experiment_with(self, loss: Callable[..., Any] | None) -> None:
-        """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change."""
+        """Use this loss of (output, y) for the experiments of a diagnosis; what is recorded does not change.
+
+        It is needed where the loop does more to outputs or targets than to flatten sequences before the loss.
+        """
         self._loss = loss
 
     def diagnose(self, batch: Any = None, *, seconds: float = 10.0) -> Findings:
@@ -115,7 +117,6 @@ class Watch:
         `sonde.watch` was given, else the one that the model returns.
         """
         from sonde.observe.experiments.curvature import LossOnBatch, noise_scale, preconditioned_sharpness, sharpness
-        from sonde.observe.experiments.losses import own_loss
 
         recorder = self._recorder
         model = None if recorder is None else recorder.model
@@ -124,7 +125,7 @@ class Watch:
         if any(map(is_sharded, model.parameters())):
             raise SondeError("measure(batch): a sharded model is not copied; measure it in a single process")
         with recorder.paused():
-            on_batch = LossOnBatch(model, self._loss or own_loss, *_inputs_and_targets(batch))
+            on_batch = LossOnBatch(model, self._loss_of(self.facts), *_inputs_and_targets(batch))
             learned = [p for p in model.parameters() if p.requires_grad]
             by_adam = preconditioned_sharpness(on_batch, learned, recorder.trained[1])
             found = [noise_scale(on_batch), sharpness(on_batch), *([] if by_adam is None else [by_adam])]
@@ -150,7 +151,6 @@ class Watch:
     ) -> dict[str, Any] | None:
         from sonde.observe.experiments import run_experiments
         from sonde.observe.experiments.copies import optimiser_recipes
-        from sonde.observe.experiments.losses import own_loss
 
         model = recorder.model
         if model is None:
@@ -167,7 +167,7 @@ class Watch:
             with recorder.paused():
                 return run_experiments(
                     model,
-                    self._loss or own_loss,
+                    self._loss_of(known),
                     x,
                     y,
                     facts=known,
@@ -180,8 +180,17 @@ class Watch:
         except Exception as error:
             why = str(error) if isinstance(error, SondeError) else f"{type(error).__name__}: {error}"
             why = why.splitlines()[0]
-            warn(f"experiments on this batch cannot run, findings are those of the rows alone ({why})")
+            warn(
+                f"experiments on this batch cannot run, findings are those of the rows alone ({why}). If the loop "
+                "changes outputs or targets before the loss, call watch.experiment_with(f), f a function of (output, y)"
+            )
             return None
+
+    def _loss_of(self, known: dict[str, Any]) -> Callable[..., Any]:
+        """The loss of (output, y) for experiments."""
+        from sonde.observe.experiments.losses import as_in_loop, own_loss
+
+        return own_loss if self._loss is None else as_in_loop(self._loss, known)
 
     def recompile(self) -> None:
         """Compile the model again when it is called next, so that the watch can read modules inside its graphs.
@@ -273,6 +282,8 @@ def watch(
     _watches[unwrapped(model)] = weakref.ref(recorder)
     if any(module.hidden == SCRIPTED for module in watched.modules):
         warn("TorchScript modules are seen from outside only: outputs and gradients inside are undefined")
+    if watched.root.hidden == REPLICATED:
+        warn(f"outputs and their gradients are undefined: {REPLICATED}")
     return Watch(recorder, run, where, loss)
 
 

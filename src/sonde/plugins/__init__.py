@@ -25,8 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sonde.core.errors import SondeError, nearest
-from sonde.core.optimisers import Optimiser, plugin_optimiser
-from sonde.core.validated import BadOption, validate_fields
+from sonde.core.validated import BadOption, Optimiser, plugin_optimiser, validate_fields
 from sonde.metrics.probes import PROBES
 from sonde.models import MODELS
 from sonde.models.model import model_from_function
@@ -39,7 +38,7 @@ from sonde.plugins.source import import_file as import_file
 from sonde.plugins.source import receive as receive
 from sonde.rules import RULES
 from sonde.tasks import TASKS
-from sonde.tasks.arrays import from_function, npz
+from sonde.tasks.task import from_function, npz
 
 BUILT_IN: dict[str, Mapping[str, Any]] = {
     "model": MODELS,

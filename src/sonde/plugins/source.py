@@ -115,7 +115,7 @@ def reference_source(reference: str) -> Source:
 def source_of_data(file: str) -> Source:
     """Read a file of arrays and return its source."""
     from sonde.store.files import absolute, place
-    from sonde.tasks.arrays import read_npz
+    from sonde.tasks.task import read_npz
 
     source = Source(place(file).name, None, content_digest(read_npz(file)))
     _known.setdefault(source.content, Carried(None, absolute(place(file))))

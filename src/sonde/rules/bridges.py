@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.network.pooling import Pooling
+from sonde.network import Pooling
 from sonde.rules.dfa import direct_feedback, send
 from sonde.rules.rule import CreditScale, Facts, LocalRule, Signal
 from sonde.rules.states import Learner, Matrices, StoredState, default_weights, normal_like, seeded

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from sonde.core.errors import SondeError
 from sonde.core.validated import validated
-from sonde.network import Network
+from sonde.network import FLAT, READER, Network, Pooling
 from sonde.network.losses import Loss
-from sonde.network.pooling import FLAT, READER, Pooling
 from sonde.rules.states import Matrix as Matrix
 from sonde.rules.states import Nothing as Nothing
 

@@ -1,10 +1,10 @@
 """A store in a program or a notebook: rows, a frame, comparisons, the audit, diagnoses, figures, a report."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -20,6 +20,7 @@ from sonde.analysis.runs import (
     last_value,
     refuse_none,
     untold,
+    value_order,
 )
 from sonde.core import html_parts
 from sonde.core.errors import SondeError, installation, nearest, unicode
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from sonde.analysis.audit import Audit
     from sonde.analysis.comparison import Comparison
     from sonde.analysis.diagnosis.finding import Findings
-    from sonde.analysis.thresholds import Thresholds
+    from sonde.core.formatting import Thresholds
     from sonde.show.figures.render import Rendered
 
 MOST_LINES = 100  # of runs that a notebook shows
@@ -177,53 +178,115 @@ class StoredRuns(Runs):
     def _repr_html_(self) -> str:
         parts = [] if self.runs or self.watched else [html_parts.small(self._summary())]
         if self.runs:
-            parts.append(self._trained())
+            parts.append(self._table(trained_columns(self), self._summary()))
         if self.watched:
-            parts.append(self._watched())
+            parts.append(self._table(watched_columns(self), "" if self.runs else self._summary()))
         if (more := max(len(self.runs), len(self.watched)) - MOST_LINES) > 0:
             parts.append(html_parts.small(f"and {more:,} more"))
         parts.append(html_parts.listing(f"cannot be read: {run} ({why})" for run, why in self.broken.items()))
         return "".join(parts)
 
-    def _trained(self) -> str:
-        metrics, keys = last_metrics(self), untold(self)
-        names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
-        columns = {"run": "left", "label": "left", "task": "left"} | dict.fromkeys(keys, "right")
-        columns |= {"seed": "right", "epochs": "right", "state": "left"} | dict.fromkeys(names, "right")
-        shown = [
-            [
-                run.id,
-                run.label,
-                str(run.about["task_label"]),
-                *(values[run.id] for values in keys.values()),
-                str(run.config["seed"]),
-                f"{'–' if run.manifest.epoch is None else run.manifest.epoch}/{run.config['epochs']}",
-                run.status.state,
-                *(last_value(metrics[run.id].get(name)) for name in names),
-            ]
-            for run in self.runs[:MOST_LINES]
-        ]
-        return html_parts.table(columns, shown, self._summary())
+    def _table(self, columns: "Sequence[Column]", title: str) -> str:
+        lines = [list(line) for line in zip(*(one.cells[:MOST_LINES] for one in columns), strict=True)]
+        return html_parts.table({one.heading: one.side for one in columns}, lines, title)
 
-    def _watched(self) -> str:
-        columns = {
-            "watched run": "left",
-            "model": "left",
-            "parameters": "right",
-            "steps": "right",
-            "state": "left",
-        }
-        shown = [
-            [
-                run.id,
-                run.label,
-                f"{run.about['parameters']:,}",
-                "–" if run.manifest.step is None else str(run.manifest.step),
-                run.status.state,
-            ]
-            for run in self.watched[:MOST_LINES]
-        ]
-        return html_parts.table(columns, shown, "" if self.runs else self._summary())
+
+# ── tables of runs ──────────────────────────────────────────────────────────────────────────────────
+class Column(NamedTuple):
+    """A column of a table of runs.  Where the terminal is narrow, those of the highest `drop` go first."""
+
+    heading: str
+    side: str
+    cells: list[str]
+    drop: int = 0  # 0: never
+
+
+def trained_columns(stored: Runs) -> list[Column]:
+    """Every column, with the runs sorted by task, network and what else differs; numbers as numbers."""
+    from sonde.show.report.runs import session_start
+
+    metrics, keys = last_metrics(stored), untold(stored)
+    runs = sorted(
+        stored.runs,
+        key=lambda run: (
+            str(run.about["task_label"]),
+            run.label,
+            *(_order(values[run.id]) for values in keys.values()),
+            run.seed,
+            run.id,
+        ),
+    )
+    names = [name for name in OVERVIEW_METRICS if any(name in known for known in metrics.values())]
+    found = [
+        Column("id", "left", [run.id for run in runs]),
+        Column("task", "left", [str(run.about["task_label"]) for run in runs]),
+        Column("label", "left", [run.label for run in runs]),
+    ]
+    for place, (key, values) in enumerate(keys.items()):
+        found.append(Column(key, "right", [values[run.id] for run in runs], drop=10 + place if place else 5))
+    reached = ("–" if run.manifest.epoch is None else run.manifest.epoch for run in runs)
+    found += [
+        Column("seed", "right", [str(run.seed) for run in runs], drop=4),
+        Column("epochs", "right", [f"{at}/{run.epochs}" for at, run in zip(reached, runs, strict=True)], drop=8),
+        Column("state", "left", [run.status.state for run in runs], drop=6),
+    ]
+    for place, name in enumerate(names):
+        cells = [last_value(metrics[run.id].get(name)) for run in runs]
+        found.append(Column(name, "right", cells, drop=(0, 1, 7)[place]))
+    resumed = [", ".join(map(session_start, run.manifest.sessions[1:])) for run in runs]
+    return [*found, *([Column("sessions", "left", resumed, drop=20)] if any(resumed) else [])]
+
+
+def _order(text: str) -> tuple[bool, float, str]:
+    try:
+        return value_order(float(text))
+    except ValueError:
+        return value_order(text)
+
+
+def described_watched(stored: Runs) -> list[dict[str, Any]]:
+    """The watched runs: the model, the last step and loss, and where a value was not finite first."""
+    found = []
+    for run in stored.watched:
+        rows = stored.rows.filter(pl.col("run") == run.id)
+        losses = rows.filter(pl.col("metric") == "loss").sort("step")["value"]
+        broken = rows.filter(pl.col("metric") == "nonfinite").select("module", "step").iter_rows()
+        ended = run.manifest.state in ("complete", "failed")
+        found.append(
+            {
+                "id": run.id,
+                "kind": "watched",
+                "label": run.label,
+                "model": run.about["model"],
+                "parameters": run.about["parameters"],
+                "modules": sum(module["calls"] > 0 for module in run.facts.get("modules", [])),
+                "step": run.manifest.step if ended else rows["step"].max(),
+                "state": run.status.state,
+                "message": run.status.why,
+                "metrics": {"loss": losses[-1] if losses.len() else None},
+                "nonfinite": next((f"{module or '?'}, step {step}" for module, step in broken), None),
+            }
+        )
+    return found
+
+
+def watched_columns(stored: Runs) -> list[Column]:
+    """Every column of the table of watched runs."""
+    watched = described_watched(stored)
+    models = (run["label"] if run["label"] == run["model"] else f"{run['label']} ({run['model']})" for run in watched)
+    states = (run["state"] if run["message"] is None else f"{run['state']}: {run['message']}" for run in watched)
+    table: list[tuple[str, str, Iterable[str], int]] = [
+        ("id", "left", (run["id"] for run in watched), 0),
+        ("model", "left", models, 3),
+        ("parameters", "right", (f"{run['parameters']:,}" for run in watched), 8),
+        ("modules", "right", (str(run["modules"]) for run in watched), 9),
+        ("step", "right", ("–" if run["step"] is None else str(run["step"]) for run in watched), 1),
+        ("state", "left", states, 2),
+        ("loss", "right", (last_value(run["metrics"]["loss"]) for run in watched), 0),
+    ]
+    if any(run["nonfinite"] for run in watched):
+        table.append(("not finite", "left", (run["nonfinite"] or "" for run in watched), 1))
+    return [Column(heading, side, list(cells), drop) for heading, side, cells, drop in table]
 
 
 def load(

@@ -143,7 +143,7 @@ def make_folder(path: _P) -> _P:
     return path
 
 
-def output_file(path: Path, option: str, example: str) -> Path:
+def prepare_output_file(path: Path, option: str, example: str) -> Path:
     """Prepare a file to be written: refuse a folder, make the parent, remove what a killed process left there."""
     if path.is_dir():
         raise SondeError(f"{path} is a folder: name a file, for example {option} {path / example}")
@@ -159,7 +159,7 @@ def refuse_link(path: Place) -> None:
         )
 
 
-def inner_folder(path: _P) -> _P:
+def make_inner_folder(path: _P) -> _P:
     """A folder that Sonde keeps inside a store, created if need be."""
     refuse_link(path)
     return make_folder(path)

@@ -302,7 +302,7 @@ def write_index(old: Index, present: Mapping[str, str], added: Iterable[tuple[Ru
     """
     written: list[Place] = []
     try:
-        folder = files.inner_folder(old.root / INDEX_FOLDER)
+        folder = files.make_inner_folder(old.root / INDEX_FOLDER)
         if isinstance(folder, Path):
             if not os.access(folder, os.W_OK):
                 return old

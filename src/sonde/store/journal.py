@@ -99,7 +99,7 @@ class Journal:
             self._rows += rows.height
             if self._rows >= PART:
                 with contextlib.suppress(OSError, SondeError):  # the journal has them; the next fold takes all
-                    self._fold(replace(self.manifest, step=step))
+                    self._write_part(replace(self.manifest, step=step))
             elif isinstance(path, Path) and not self._known:
                 with contextlib.suppress(OSError, SondeError):
                     self.sync()
@@ -131,7 +131,7 @@ class Journal:
         if self._heartbeat is not None:
             self._heartbeat.touch()
 
-    def facts(self, known: Mapping[str, Any]) -> None:
+    def write_facts(self, known: Mapping[str, Any]) -> None:
         """Write what was seen once; a later call replaces an earlier one."""
         with self._alone:
             before = self.manifest.files.get("facts")
@@ -148,11 +148,11 @@ class Journal:
     def close(self, state: RunState, step: int, message: str | None = None) -> None:
         """Fold the rest into a part, write the state of the run's end and remove the heartbeat."""
         with self._alone:
-            self._fold(replace(self.manifest, step=step, state=state, message=message))
+            self._write_part(replace(self.manifest, step=step, state=state, message=message))
         if self._heartbeat is not None:
             self._heartbeat.remove()
 
-    def _fold(self, manifest: Manifest) -> None:
+    def _write_part(self, manifest: Manifest) -> None:
         """Write the journal as a part, which becomes visible when the manifest names it."""
         name = journal_name(self.manifest)
         journal = self.path / name

@@ -165,7 +165,7 @@ def move_to_trash(root: Path, id: str) -> Path:
     """Move a run that no process works on; return where it is now."""
     path = root / id
     files.refuse_link(path)
-    trash = files.inner_folder(root / TRASH_FOLDER)
+    trash = files.make_inner_folder(root / TRASH_FOLDER)
     if _is_at_work(path):
         raise Held(f"run {id} is in use: stop its process first")
     with hold(root, id):

@@ -53,7 +53,7 @@ def hold(root: Place, run: str) -> Iterator[Callable[[], None]]:
         with _lease(root / ".locks" / f"{run}.json", run) as touch:
             yield touch
         return
-    folder = files.inner_folder(root / ".locks")
+    folder = files.make_inner_folder(root / ".locks")
     assert isinstance(folder, Path)
     files.refuse_link(folder / f"{run}.lock")
     lock = filelock.FileLock(folder / f"{run}.lock")
@@ -79,7 +79,7 @@ class Heartbeat:
         self._at, self._me = _heartbeat_file(root, run), _me()
         self._last = time.monotonic()
         if isinstance(self._at, Path):
-            files.inner_folder(self._at.parent)
+            files.make_inner_folder(self._at.parent)
         self._write()
 
     def touch(self) -> None:

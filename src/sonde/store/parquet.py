@@ -142,6 +142,7 @@ def _columns(file: BinaryIO | io.BytesIO) -> tuple[int, list[list[tuple[int, int
 
 
 def _pages(file: BinaryIO | io.BytesIO, at: int, packed: int) -> ParquetSize:
+    """Values and unpacked bytes of the pages of a column chunk, from their headers; the pages are not decoded."""
     total, values, end = 0, 0, at + packed
     while at < end:
         file.seek(at)
@@ -202,6 +203,7 @@ class _Thrift:
         return min(begin), known[_PACKED]
 
     def skip(self, kind: int) -> None:
+        """Move behind a value without building it."""
         if kind in _VARINT:
             content, at = self.content, self.at
             while content[at] & 128:
@@ -278,6 +280,7 @@ def rows_of_stream(content: bytes) -> int:
 
 
 def _count_rows(content: bytes) -> int:
+    """The rows of an Arrow stream, from the headers of its batches; raises where they exceed its bytes."""
     at, rows = 0, 0
     while at + 8 <= len(content):
         mark, length = struct.unpack_from("<Ii", content, at)

@@ -247,6 +247,34 @@ class _TensorFacts:
 
 
 @extensible
+class _NearestFacts:
+    agree: Number
+    by_chance: Number
+    n: Annotated[Count, Ge(1)]
+
+
+@extensible
+class _RelationFacts:
+    nearest: Number
+    line: Number
+    n: Annotated[Count, Ge(1)]
+
+
+@extensible
+class _LeakFacts:
+    feature: Count
+    n: Count
+
+
+@extensible
+class _PairFacts:
+    kind: str | None = None
+    neighbours: _NearestFacts | None = None
+    relation: _RelationFacts | None = None
+    leak: _LeakFacts | None = None
+
+
+@extensible
 class _SpikeFacts:
     step: Count
     of: str
@@ -302,6 +330,10 @@ class WatchedFacts:
     unregistered: list[Shape] | None = None
     loss_ops: _Names | None = None
     loss_shape: Shape | None = None
+    loss_axis: list[int] | None = None
+    further_terms: bool | None = None
+    switched: _Names | None = None
+    pairs: _PairFacts | None = None
     experiments: _Tree | None = None
 
 

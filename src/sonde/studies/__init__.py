@@ -13,11 +13,10 @@ them.
 A finding is a sentence computed from rows, with the numbers in it and the runs and seeds behind them.
 """
 
-from sonde.studies.audit import AUDIT_STUDY, CIFAR10_STUDY
+from sonde.studies.audit import AUDIT_STUDY, CIFAR10_STUDY, SNAPSHOTS_STUDY
 from sonde.studies.controls import CONTROL_STUDIES
 from sonde.studies.residual import RESIDUAL_STUDY
 from sonde.studies.rules import RULES_STUDY
-from sonde.studies.snapshots import SNAPSHOTS_STUDY
 from sonde.studies.study import Study, StudyFinding
 
 STUDIES: dict[str, Study] = {

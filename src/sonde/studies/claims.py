@@ -40,7 +40,7 @@ from sonde.metrics.rows import Reading
 from sonde.store.folder import recipe_key
 from sonde.store.run import Run, Runs
 from sonde.studies import STUDIES
-from sonde.studies.settings import narrowed
+from sonde.studies.study import narrowed
 
 Verdict = Literal["reproduced", "contradicted", "undecided", "not run"]
 VERDICTS: tuple[Verdict, ...] = ("contradicted", "reproduced", "undecided", "not run")

@@ -128,7 +128,7 @@ def _deep(scale: str, seeds: Sequence[int]) -> list[RunConfig]:
     """Narrow blocks on the random hierarchy.
 
     PC has a short inference with a small rate, which moves the states little, and a long one.  At full scale the long
-    one takes at least as many steps as there are blocks, so that the error reaches every block.
+    one takes at least as many steps as there are blocks: the error reaches every block, though the lower ones faintly.
     """
     full = scale == "full"
     short = PredictiveCoding(steps=5, rate=0.05)

@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any
 
 import polars as pl
@@ -12,11 +13,11 @@ import polars as pl
 from sonde.analysis.audit import AuditCache
 from sonde.analysis.conclusions import Conclusion
 from sonde.analysis.evidence import Evidence
-from sonde.analysis.runs import evidence_lines
-from sonde.config import RunConfig, to_tree
-from sonde.core.errors import SondeError
+from sonde.analysis.runs import evidence_lines, only
+from sonde.config import SECTIONS, RunConfig, changed, keys, options, parse, to_tree
+from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import gradient_change, number, stream_verdict
-from sonde.core.run_ids import identity, run_id, without
+from sonde.core.run_ids import differences, identity, run_id, shown, without
 from sonde.core.seed_statistics import over_seeds
 from sonde.store.folder import recipe_key
 from sonde.store.load import RowReader
@@ -74,7 +75,7 @@ class NoRuns(SondeError):
         self.left_out = left_out
 
 
-_Tree = dict[str, Any]
+_Tree = Mapping[str, Any]
 
 
 @cache
@@ -222,12 +223,7 @@ class _Why:
 
 def differences_to(run: Run, recipe: str, tree: Mapping[str, Any]) -> list[str]:
     """The keys in which a run differs from the recipe of this key and configuration, with both values."""
-    own, other = flat_recipe(run.recipe, run.config), flat_recipe(recipe, tree)
-    return [
-        f"{key} = {own.get(key)!r} instead of {other.get(key)!r}"
-        for key in sorted(own.keys() | other.keys())
-        if own.get(key) != other.get(key)
-    ]
+    return differences(flat_recipe(run.recipe, run.config), flat_recipe(recipe, tree))
 
 
 def stream_and_gradient(readings: Readings, run: EvidenceLine) -> dict[str, float]:
@@ -290,3 +286,125 @@ def means(over: Mapping[str, Mapping[str, Any]], n: int) -> dict[str, Any]:
         if summary["n"] != n:
             found[f"{name}_n"] = summary["n"]
     return found
+
+
+EXAMPLE = "write key=value, for example --set model.L=10"
+
+
+class UnknownKey(SondeError):
+    """No configuration has the key."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key and the values it is given, each in turn; `adds` keeps what there is beside them."""
+
+    key: str
+    values: tuple[Any, ...]
+    adds: bool = False
+
+
+def narrowed(configs: Iterable[RunConfig], wanted: Mapping[str, Any]) -> list[RunConfig]:
+    """The configurations whose values equal the wanted; `variant` stands for the network's variant."""
+    described = ((one, keys(one) | {"variant": getattr(one.model, "variant", None)}) for one in configs)
+    return only(described, wanted)
+
+
+def settings(words: Sequence[str]) -> list[Setting]:
+    """`key=value`, `key=value,value` and `key+=value`; of `=` for one key the last counts."""
+    by_key: dict[tuple[str, object], Setting] = {}
+    for position, word in enumerate(words):
+        key, equals, text = word.partition("=")
+        adds = key.endswith("+")
+        key = key.removesuffix("+")
+        if not equals or not key:
+            raise SondeError(f"--set {word!r}: {EXAMPLE}")
+        values = tuple(_value(part) for part in _split(text))
+        by_key[key, position if adds else None] = Setting(key, values, adds)
+    return list(by_key.values())
+
+
+def swept(trees: Iterable[_Tree], wanted: Sequence[Setting]) -> list[RunConfig]:
+    """Every configuration under every combination of the settings it has a key for; a key that none has is an error.
+
+    The trees have every option.  What comes out twice is one run.
+    """
+    groups = in_groups(trees, wanted).values()
+    return list({config.id: config for group in groups for config in group}.values())
+
+
+def in_groups(trees: Iterable[_Tree], wanted: Sequence[Setting]) -> dict[str, list[RunConfig]]:
+    """The same, by the values that are swept, `model.d=32, optimiser.lr=0.001`: runs of two groups are never averaged.
+
+    Rules are told apart within a group, for that is what studies do.
+    """
+    if any(setting.key == "seed" for setting in wanted):
+        raise SondeError("--set seed=…: choose seeds with --seeds")
+    given = [[(setting.key, value) for value in setting.values] for setting in wanted if not setting.adds]
+    telling = {setting.key for setting in wanted if len(setting.values) > 1 and setting.key != "rule"}
+    present: set[str] = set()
+    labelled = [
+        (_label(chosen, telling), _with(tree, dict(chosen), present)) for tree in trees for chosen in product(*given)
+    ]
+    for setting in wanted:
+        if setting.adds:
+            labelled = list(_with_more(labelled, setting))
+        if setting.key not in present:
+            raise UnknownKey(f"unknown key {setting.key!r}: {nearest(setting.key, present)}")
+    groups: dict[str, dict[str, RunConfig]] = {}
+    for label, tree in labelled:
+        config = parse(tree)
+        groups.setdefault(label, {}).setdefault(config.id, config)
+    return {label: list(configs.values()) for label, configs in groups.items()}
+
+
+def _label(chosen: Iterable[tuple[str, Any]], telling: Collection[str]) -> str:
+    return ", ".join(f"{key}={shown(value)}" for key, value in chosen if key in telling)
+
+
+def _with(tree: _Tree, changes: dict[str, Any], present: set[str]) -> _Tree:
+    """Parts are chosen before their options are set."""
+    tree = changed(tree, {key: value for key, value in changes.items() if key in SECTIONS})
+    has = options(tree)
+    present |= has
+    return changed(tree, {key: v for key, v in changes.items() if key not in SECTIONS and key in has})
+
+
+def _with_more(labelled: Sequence[tuple[str, _Tree]], setting: Setting) -> Iterator[tuple[str, _Tree]]:
+    part, _, option = setting.key.partition(".")
+    for label, tree in labelled:
+        there = tree.get(part, {})
+        there = there.get(option) if option and isinstance(there, Mapping) else there
+        if isinstance(there, list):
+            more = [value for value in setting.values if value not in there]
+            yield label, changed(tree, {setting.key: [*there, *more]})
+            continue
+        yield label, tree
+        if setting.key in options(tree):
+            for value in setting.values:
+                added = "" if setting.key == "rule" else _label([(setting.key, value)], [setting.key])
+                yield ", ".join(part for part in (label, added) if part), changed(tree, {setting.key: value})
+
+
+def _split(text: str) -> list[str]:
+    """At commas that stand outside of brackets and quotes."""
+    parts, depth, quoted = [""], 0, False
+    for sign in text:
+        quoted ^= sign == '"'
+        depth += 0 if quoted else (sign in "[{(") - (sign in ")}]")
+        if sign == "," and not quoted and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def _value(text: str) -> Any:
+    """JSON where it is JSON, else text; in a list, words need no quotes."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        inside = text.strip()
+        if inside.startswith("[") and inside.endswith("]"):
+            return [_value(part.strip()) for part in _split(inside[1:-1])]
+        return text

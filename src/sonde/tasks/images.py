@@ -22,8 +22,7 @@ from sonde.core.errors import SondeError
 from sonde.core.generators import generator
 from sonde.core.validated import validated
 from sonde.network.losses import CROSS_ENTROPY, Loss
-from sonde.store.datasets import CLASSES, SIDE, find_cifar10
-from sonde.store.datasets.archive import data_folder
+from sonde.store.datasets import CLASSES, SIDE, data_folder, find_or_mirror_cifar10
 from sonde.store.datasets.decoded import PAD, Images, open_images
 from sonde.store.files import Place
 from sonde.tasks.task import Data, Samples, Task
@@ -119,10 +118,10 @@ class Cifar10(Task):
 
     def prepare(self, data_root: Place | None, on_progress: Callable[[int, int], None]) -> None:
         """Find the images and decode them into the cache."""
-        open_images(find_cifar10(data_folder(data_root)), on_progress)
+        open_images(find_or_mirror_cifar10(data_folder(data_root)), on_progress)
 
     def load(self, seed: int, data_root: Place | None, device: torch.device, dtype: torch.dtype) -> Data:
-        return Cifar10Data(open_images(find_cifar10(data_folder(data_root))), self, device, dtype, seed)
+        return Cifar10Data(open_images(find_or_mirror_cifar10(data_folder(data_root))), self, device, dtype, seed)
 
 
 class Cifar10Data:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.config import RunConfig
-from sonde.core.optimisers import Optimiser
+from sonde.core.validated import Optimiser
 from sonde.models import PlainMLP, ResidualMLP, ResMLP
 from sonde.models.mlps import LinearLayer, PreNormBlock, ReluLayer
 from sonde.models.model import Embedding, Readout

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sonde.config import RunConfig, probe_of
 from sonde.core.errors import SondeError
 from sonde.core.generators import GlobalDraws, generator
-from sonde.core.optimisers import Optimiser, PluginOptimiser
+from sonde.core.validated import Optimiser, PluginOptimiser
 from sonde.metrics.probes import DRAWS, FEW_DRAWS, Context, Snapshot, take
 from sonde.metrics.rows import Reading
 from sonde.models.model import to_network
@@ -26,7 +26,7 @@ from sonde.network.losses import Loss
 from sonde.tasks import Data
 from sonde.training.backward_by_hand import step_of
 from sonde.training.credit_assignment import CreditAssignment
-from sonde.training.optimise import make_optimiser
+from sonde.training.kernels import make_optimiser
 from sonde.training.step import Step
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sonde.core.generators import global_state
-from sonde.network import Network, vector_axis, without_side_effects
+from sonde.network import FLAT, Network, vector_axis, without_side_effects
 from sonde.network.losses import Loss
-from sonde.network.pooling import FLAT
 from sonde.rules import Rule, RuleState, Signal
 from sonde.rules.rule import CreditAt, CreditScale, Evaluation, Matrix, summed
 from sonde.training.autograd import output_tangent, weights_in_backward

@@ -82,8 +82,7 @@ def _entropy(s: RunRecord) -> float | None:
     """The entropy of the shares of classes."""
     shape, ops = s.facts["output_shape"], s.loss_ops
     named, binary = ops & CLASS_LOSSES, ops & BINARY_LOSSES
-    smoothed = ops >= {"MaskedFill", "Neg"} and bool(named)
-    known = CLASS_LOSSES | BINARY_LOSSES | SHAPE_OPS | (_SMOOTHING if smoothed else frozenset())
+    known = CLASS_LOSSES | BINARY_LOSSES | SHAPE_OPS | (_SMOOTHING if _is_smoothed(s) else frozenset())
     if not named | binary or ops - known or len(shape) < 1 + bool(named):
         return None
     classes = 2 if binary else _classes(s)
@@ -91,16 +90,21 @@ def _entropy(s: RunRecord) -> float | None:
         return None
     many = math.prod(shape) // (1 if binary else classes)
     equal = math.log(classes)
-    one = equal if smoothed else min(equal, _entropy_of_targets(s))
+    one = min(equal, _entropy_of_targets(s))
     summed = abs(s.first_loss - many * equal) < 0.2 * many * equal
     return (many * one if summed and many > 3 else one) or None
 
 
+def _is_smoothed(s: RunRecord) -> bool:
+    """Whether a cross-entropy smooths its labels: equal shares then still cost log(classes)."""
+    return s.loss_ops >= {"MaskedFill", "Neg"} and bool(s.loss_ops & CLASS_LOSSES)
+
+
 def _entropy_of_targets(s: RunRecord) -> float:
-    """The entropy of the targets seen; ∞ where they are too few or not known."""
+    """The entropy of the targets seen; ∞ where they are too few, smoothed or not known."""
     known = _only_targets(s).get("entropy")
     few = math.prod(_only_targets(s).get("shape") or [0]) < FEW_TARGETS
-    return math.inf if known is None or few else float(known)
+    return math.inf if known is None or few or _is_smoothed(s) else float(known)
 
 
 def _only_targets(s: RunRecord) -> Mapping[str, Any]:

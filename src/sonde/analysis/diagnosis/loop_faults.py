@@ -199,13 +199,11 @@ def _norms_unfrozen(s: RunEvidence) -> Finding | None:
 
 def _norms_switched(s: RunEvidence) -> Finding | None:
     """Batch normalisation in eval mode in the first step, of a model in train mode, that is switched back later."""
-    share = s.of_run("eval_share")
-    other = [name for name in s.facts.get("in_the_other_mode") or [] if "BatchNorm" in s.types.get(name, "")]
-    back = [step for step, value in share.items() if value == 0]
-    if not other or not s.facts.get("training") or not share.get(0) or len(back) < _ENOUGH:
+    back = [name for name in s.facts.get("switched") or [] if "BatchNorm" in s.types.get(name, "")]
+    if not back:
         return None
-    said = f"{len(other)} layers of batch normalisation are in eval mode in step 0, and in train mode later."
-    return found("likely", said, modules=other, step=min(back), advice=_FREEZE)
+    said = f"{len(back)} layers of batch normalisation are in eval mode in the first step, and in train mode later."
+    return found("likely", said, modules=back, advice=_FREEZE)
 
 
 _FREEZE = "Call eval() of these layers again after each model.train(), as in a train() method of the model."

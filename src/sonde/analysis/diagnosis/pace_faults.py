@@ -340,8 +340,8 @@ PACE_FAULTS = (
         measured=(
             f"A tenth of the rate, or a hundredth, comes {HELPS:g} of the way further in fifty steps on one batch. "
             f"Without a batch the run failed, and a step changes weights by more than {100 * LARGE_STEP:g} % of their "
-            f"norm or the loss grows {LOSS_GREW:g}-fold; or it did not learn, and the first steps change weights by "
-            f"more than {OUTRAGEOUS:g} times their norm."
+            f"norm or the loss grows {LOSS_GREW:g}-fold; or the first steps change weights by more than "
+            f"{OUTRAGEOUS:g} times their norm ({3 * OUTRAGEOUS:g} times, if it learned)."
         ),
         why="Steps beyond twice the inverse curvature overshoot, and each makes the loss larger.",
         remedy="Divide the learning rate by ten, or warm it up over the first steps.",

@@ -299,7 +299,7 @@ class RunEvidence(RunRecord):
         """
         if self.trial("targets", "kind") != "classes" or not targets or self.loss_of_chance is None:
             return 0.0
-        return (self.trial("targets", "distinct") - 1) / (2 * targets)
+        return float(self.trial("targets", "distinct") - 1) / (2 * targets)
 
     @property
     def is_sound(self) -> bool:

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.finding import LEVELS, Diagnosis, Finding, found
 from sonde.analysis.diagnosis.network_faults import ONE_HOT_AT_START, sharp_attention
 from sonde.analysis.diagnosis.run_evidence import DONE, POLICY_OPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, WEIGHTED_KINDS
@@ -17,7 +17,7 @@ OFFSET_RMS = 2.0  # RMS of inputs from which a mean far beyond its spread matter
 UNLIKE_SPREADS = 1000.0  # spread of one feature relative to another's
 LARGE_GAIN, SMALL_GAIN = 3.0, 0.2  # spread of weights times √inputs; common initialisations: 0.5 to 1.5
 _FAR_LOSS = 3.0  # first loss relative to that of a constant answer
-_OUTRAGEOUS_LOSS = 10.0  # the same, of which a run that learned has to recover
+_OUTRAGEOUS_LOSS = 10.0  # the same; a run that learned has to recover from it
 _FAR_OFF = -10.0  # score of a first loss that is far above that of a constant answer
 _OF_OTHERS = CLASS_LOSSES | BINARY_LOSSES | POLICY_OPS | {*LINEAR_OPS}  # operations of losses that are no distance
 DEAD_AT_START = 0.9  # share of a layer's units
@@ -196,15 +196,18 @@ def _large_inputs(s: RunEvidence) -> Finding | None:
     more = _compared(s, "standardised", "standardised inputs")
     for one in _inputs(s):
         offset, unlike = _offset_and_spreads(one)
-        off = one["rms"] > LARGE_RMS or (offset > LARGE_RMS and one["rms"] > OFFSET_RMS) or unlike > UNLIKE_SPREADS
-        if off and (s.failed or more or one["rms"] >= 10 * LARGE_RMS):
+        if _is_off(one["rms"], offset, unlike) and (s.failed or more or one["rms"] >= 10 * LARGE_RMS):
             said = (
                 f"Inputs have an RMS of {number(one['rms'])} and a mean up to {number(offset)} times its "
                 f"feature's spread; spreads differ by a factor of {number(unlike)}."
             )
-            level = "certain" if more and not s.learned else "likely" if more or not s.learned else "note"
+            level = LEVELS[bool(more) + (not s.learned)]
             return found(level, said, *more, modules=[(_first_layer(s) or {})["name"]])
     return None
+
+
+def _is_off(rms: float, offset: float, unlike: float) -> bool:
+    return rms > LARGE_RMS or (offset > LARGE_RMS and rms > OFFSET_RMS) or unlike > UNLIKE_SPREADS
 
 
 def _large_targets(s: RunEvidence) -> Finding | None:
@@ -227,15 +230,19 @@ def _size_of_targets(s: RunEvidence) -> float:
 def _far_targets(s: RunEvidence) -> Finding | None:
     """From rows: a first loss that is much larger than the first outputs shows large targets."""
     last = s.leaves[-1]["name"] if s.leaves else ""
-    size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0)
-    of_numbers = s.is_distance or ("Sub" in s.loss_ops and not s.loss_ops & _OF_OTHERS)
-    if s.targets or s.trials is not None or not (s.failed and of_numbers and loss and size):
+    size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0, 0.0)
+    if s.targets or s.trials is not None or not (s.failed and _is_of_numbers(s) and size):
         return None
-    apart = math.sqrt(loss) if s.loss_ops & {"MseLoss", "Pow"} else loss
+    apart = math.sqrt(max(loss, 0.0)) if s.loss_ops & {"MseLoss", "Pow"} else loss
     if apart <= LARGE_RMS or size > apart / 3:
         return None
     said = f"The first outputs have an RMS of {number(size)} and are {number(apart)} away from their targets."
     return found("likely", said)
+
+
+def _is_of_numbers(s: RunEvidence) -> bool:
+    """Whether the loss is a distance, or takes differences and has no operation of another kind of loss."""
+    return s.is_distance or ("Sub" in s.loss_ops and not s.loss_ops & _OF_OTHERS)
 
 
 def _compared(s: RunEvidence, fit: str, words: str) -> list[str]:
@@ -267,8 +274,9 @@ SCALE_FAULTS = (
         short="Inputs on a scale, or with an offset, that the network cannot work with.",
         measured=(
             f"Inputs with an RMS above {LARGE_RMS:g}, a feature whose mean is {LARGE_RMS:g} times its spread, or "
-            f"features whose spreads differ by more than {UNLIKE_SPREADS:g}, and the run failed; or an RMS below "
-            f"{SMALL_RMS:g} where one batch is learned with standardised inputs alone."
+            f"features whose spreads differ by more than {UNLIKE_SPREADS:g}, and the run failed, or one batch is "
+            f"learned further with standardised inputs; or an RMS below {SMALL_RMS:g} where it is learned with these "
+            "alone."
         ),
         why=(
             "Large or one-sided inputs saturate or kill units, and make the loss steep in one direction "

@@ -437,8 +437,10 @@ SPIKES = (
             f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
             "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
             "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is "
-            f"the last one, is at least {OF_BATCH:g} times the median, and exceeds it by {OF_FIRST:g} of the first "
-            f"loss. If only losses are known, it is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before "
+            f"the last one, or of a run that learned, is at least {OF_BATCH:g} times the median, and exceeds it by "
+            f"{OF_FIRST:g} of the first loss and, of a cross-entropy, by half of log(first loss / median): so much do "
+            f"wrong answers to half of a batch cost. If only losses are known, it is a loss {JUMP:g} times the median "
+            f"of the {JUMP_WINDOW} steps before "
             "it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",

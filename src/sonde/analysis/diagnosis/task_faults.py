@@ -22,6 +22,7 @@ OUT_OF_REACH = 0.1  # score that the range of the output may cost
 OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 1
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 AWAY = 5.0  # times its first value that a loss falls below zero
+STAYS = 0.2  # share by which a loss that stays may rise or fall
 FAR_MOVED = 0.5  # how far the weights moved, in their norms
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
@@ -31,6 +32,10 @@ _SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill"})  # operations of label smoo
 _SQUASHED = ("Softmax", "Sigmoid", "Tanh")
 _BOUNDED = (*_SQUASHED, "Relu", "LogSoftmax", "Softplus", "Threshold")
 _RANGES = {"Softmax": (0, 1), "Sigmoid": (0, 1), "Tanh": (-1, 1), "Relu": (0, math.inf), "Softplus": (0, math.inf)}
+ASK_A_BATCH = (
+    "Call watch.diagnose(batch=(x, y)): short fits to one batch tell rate, labels, loss and network apart. Look at a "
+    "few samples beside their labels as they enter the loss."
+)
 AMONG_CLASSES = ("classes", "one-hot", "labels", "binary")
 
 
@@ -265,7 +270,7 @@ def _memorised(s: RunEvidence) -> float | None:
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if abs(s.fell or 0.0) >= 0.2 or _hardly_moved(s) else alone
+    return None if abs(s.fell or 0.0) >= STAYS or _hardly_moved(s) else alone
 
 
 def _hardly_moved(s: RunEvidence) -> bool:
@@ -323,9 +328,8 @@ def _could(s: RunEvidence) -> str | None:
 
 
 def _moved_for_nothing(s: RunEvidence) -> str | None:
-    if not s.failed or s.steps < FEWEST_STEPS or s.beats_a_constant or abs(s.fell or 0.0) >= 0.2:
-        return None
-    if (s.moved or 0.0) < FAR_MOVED or (s.step_size or 0.0) >= LARGE_STEP or not flows(s):
+    stays = s.failed and not s.beats_a_constant and abs(s.fell or 0.0) < STAYS
+    if s.steps < FEWEST_STEPS or not (stays and _moved_far(s) and flows(s)):
         return None
     return (
         f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm, signal and gradient "
@@ -333,12 +337,17 @@ def _moved_for_nothing(s: RunEvidence) -> str | None:
     )
 
 
+def _moved_far(s: RunEvidence) -> bool:
+    return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < LARGE_STEP
+
+
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
     could = None if s.beats_a_constant else _could(s)
     if could is None or "n" in (s.of_pairs("neighbours") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
-    return found("likely", could, "What is learned from one batch does not help with the next.", is_rest=True)
+    said = "What is learned from one batch does not help with the next."
+    return found("likely", could, said, advice=ASK_A_BATCH if s.trials is None else "", is_rest=True)
 
 
 def _one_class_a_batch(s: RunEvidence) -> Finding | None:
@@ -464,7 +473,9 @@ TASK_FAULTS = (
             "The loss function alone, on free outputs: raising the score of a class for all samples does not change "
             "it (softmax over the batch); its gradient leads away from the targets; where three in ten targets "
             "are 1, the best answer is not 0.3; it is a squared or absolute error on classes and the run "
-            f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}."
+            f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}; a loss that ends {AWAY:g} "
+            "times its first value below zero while linear outputs grow tenfold; a log-softmax over the first of two "
+            "axes."
         ),
         why="The network learns other answers than those that are scored.",
         remedy=(
@@ -483,7 +494,9 @@ TASK_FAULTS = (
             f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same. Or the network memorises one batch "
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
-            "input nor a linear fit predicts a target)."
+            "input nor a linear fit predicts a target). Without a batch, in place of memorising one: weights moved by "
+            f"{FAR_MOVED:g} of their norm in steps below {LARGE_STEP:g} of it, signal and gradient reach every layer, "
+            f"and the loss changed by less than {100 * STAYS:g} %."
         ),
         why="Labels that do not depend on the input can only be memorised.",
         remedy=(
@@ -499,8 +512,8 @@ TASK_FAULTS = (
         signs=(_one_class_a_batch, _jumps_between_classes),
         short="Batches of one class each: samples are sorted.",
         measured=(
-            "In 80 % of the watched steps all targets of a batch are equal, though they differ between steps, and the "
-            "run did not learn. Targets are seen where the loss is a module. Otherwise all targets of the batch are "
+            f"In 80 % of the watched steps all targets of a batch of {SEVERAL_SAMPLES} or more are equal, though they "
+            "differ between steps. Targets are seen where the loss is a module. Otherwise all targets of the batch are "
             "equal, and the loss falls below a tenth of the first loss and rises above the first again."
         ),
         why="Each step teaches the network to answer with the class of its batch, and to forget the others.",
@@ -524,7 +537,7 @@ TASK_FAULTS = (
         name="target_leakage",
         signs=(_leaks,),
         short="A feature of the inputs equals the target.",
-        measured="With a batch: one input feature gives the target exactly, and the run learned.",
+        measured=("One input feature gives the target exactly, in a batch or in the first step, and the run learned."),
         why="The network copies the feature, and fails where the feature is not known.",
         remedy="Remove the feature from the inputs.",
         reference="Kaufman et al. (2012), Leakage in data mining, ACM TKDD 6",

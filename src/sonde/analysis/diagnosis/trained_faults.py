@@ -10,8 +10,8 @@ from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import flows
 from sonde.analysis.diagnosis.loop_faults import share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, LEARNED, RunEvidence
-from sonde.analysis.thresholds import Thresholds
-from sonde.core.formatting import number
+from sonde.analysis.diagnosis.task_faults import ASK_A_BATCH
+from sonde.core.formatting import Thresholds, number
 
 if TYPE_CHECKING:
     from sonde.analysis.questions import AuditAnswer, LayerCredit
@@ -44,7 +44,7 @@ def _no_better_than_a_constant(s: RunEvidence) -> Finding | None:
 def _next(s: RunEvidence) -> str:
     """What tells the causes of this run apart; empty for a deep network, for which the general remedy is."""
     if s.audited is None and s.trials is None:
-        return "Call watch.diagnose(batch=(x, y)): short fits to one batch tell rate, labels, loss and network apart."
+        return ASK_A_BATCH
     if len(s.depth) >= _DEEP and not flows(s):
         return ""
     learns = s.trials is not None and max(s.fit(name) or 0.0 for name in ("0.1", "1", "10")) >= LEARNED

@@ -5,7 +5,7 @@ from typing import Literal, assert_never
 
 from sonde.metrics import TRAINED
 from sonde.metrics.probes import credit, signal
-from sonde.metrics.probes.snapshot import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
+from sonde.metrics.probes.signal import DRAWS, FEW_DRAWS, Context, Redrawn, Snapshot, take
 from sonde.metrics.rows import Reading
 
 Schedule = Literal["every_epoch", "every_k", "log_spaced", "final"]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sonde.core.generators import generator
 from sonde.core.seed_statistics import summarise
-from sonde.metrics.probes.snapshot import Snapshot
+from sonde.metrics.probes.signal import Snapshot
 from sonde.metrics.reductions import (
     VectorsWithNorms,
     cosines,

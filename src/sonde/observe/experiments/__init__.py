@@ -322,8 +322,8 @@ class _Experiments:
             if change is not None:
                 change(model)
             of, to = self.x if x is None else x, self.y if y is None else y
-            own = {"rate": rate, "warm_up": warm_up, "measure": self.loss.of_returned}
-            return fit(model, recipes, self.loss, of, to, seconds=self.clock.share, **own)
+            more: dict[str, Any] = {"rate": rate, "warm_up": warm_up, "measure": self.loss.of_returned}
+            return fit(model, recipes, self.loss, of, to, seconds=self.clock.share, **more)
 
         return {"failed": "no time was left"} if self.clock.is_over else attempt(question)
 

@@ -397,6 +397,25 @@ def own_loss(returned: Any, y: Any) -> Tensor:
     return loss
 
 
+class _PlacesAsSamples(nn.Module):
+    """A loss that takes every place of a sequence as a sample: outputs N·T × C and targets N·T."""
+
+    def __init__(self, loss: OutputLoss) -> None:
+        super().__init__()
+        self._loss = loss
+
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        return self._loss(output.reshape(-1, output.shape[-1]), y.reshape(-1))
+
+
+def as_in_loop(loss: OutputLoss, facts: Mapping[str, Any]) -> OutputLoss:
+    """The loss for outputs N × T × C, if the loop flattened them to N·T × C before it called the loss."""
+    of_model, of_loss = facts.get("output_shape") or [], facts.get("loss_shape") or []
+    flattened = len(of_model) > 2 and of_loss == [math.prod(of_model[:-1]), of_model[-1]]
+    targets = [one["shape"] for one in facts.get("targets") or []]
+    return _PlacesAsSamples(loss) if flattened and targets == [of_loss[:1]] else loss
+
+
 def _copied_loss(loss: OutputLoss) -> OutputLoss:
     """A copy of a loss that is a module, whose own parameters and buffers experiments would change."""
     try:

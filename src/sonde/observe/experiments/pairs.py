@@ -12,6 +12,7 @@ from sonde.observe.experiments.copies import describe_targets, standardised, tak
 from sonde.observe.facts import tensors
 
 SAMPLES = 128  # of a batch that are used
+_FEATURES = 4096  # of an input that are compared
 _FEWEST = 24  # samples that tell
 _OTHERS = 8  # samples that are not of the largest class
 _EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
@@ -24,7 +25,7 @@ def pairs_of_step(x: Any, y: Any, output: Tensor | None) -> dict[str, Any]:
         return {
             "kind": kind,
             "neighbours": nearest_inputs(x, y, kind),
-            "relation": relation(x, y) if kind == "real" else None,
+            "relation": (relation(x, y) or None) if kind == "real" else None,
             "leak": leak(x, y, kind),
         }
     except (RuntimeError, ValueError, TypeError, IndexError):
@@ -46,6 +47,12 @@ def _some(x: Any, y: Any, axes: Sequence[int] | None) -> tuple[Tensor | None, An
     return first[places], take_samples(y, places, len(first))
 
 
+def _features(given: Tensor) -> Tensor:
+    """Standardised features in float64; of large inputs, some at even distances."""
+    flat = given.flatten(1)
+    return standardised(flat[:, :: max(1, flat.shape[1] // _FEATURES)]).double()
+
+
 def nearest_inputs(x: Any, y: Any, kind: str) -> dict[str, float] | None:
     """How often the nearest other input has the same class, and how often any other one has.
 
@@ -59,7 +66,7 @@ def nearest_inputs(x: Any, y: Any, kind: str) -> dict[str, float] | None:
     y = y.flatten()
     if len(y) != len(given) or len(y) < _FEWEST:
         return None
-    flat = standardised(given.flatten(1)).double()
+    flat = _features(given)
     apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
     same = (y[:, None] == y[None]).double().fill_diagonal_(0.0)
     return {
@@ -95,7 +102,7 @@ def relation(x: Any, y: Any) -> dict[str, float]:
     given, y = _some(x, y, None)
     if given is None or len(y) != len(given) or y.numel() != len(given) or len(given) < _FEWEST:
         return {}
-    flat, y = standardised(given.flatten(1)).double(), y.flatten().double()
+    flat, y = _features(given), y.flatten().double()
     apart = torch.cdist(flat, flat).fill_diagonal_(math.inf)
     inner = flat @ flat.T + 1.0
     hat = torch.linalg.solve(inner + 0.1 * inner.diagonal().mean() * torch.eye(len(y)).to(inner), inner)

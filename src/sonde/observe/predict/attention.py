@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sonde.analysis.gaussian import participation
+from sonde.analysis.products import Moments, Products
 from sonde.observe.predict.elementwise import MASKED, add_constant, scalar_value
 from sonde.observe.predict.positions import Rows
-from sonde.observe.predict.products import Products
-from sonde.observe.predict.quadrature import participation
-from sonde.observe.predict.signal import Moments, Signal, make, unknown_result
+from sonde.observe.predict.signal import Signal, make, unknown_result
 
 
 def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:

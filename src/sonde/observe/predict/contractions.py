@@ -9,22 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sonde.analysis.products import Moments, Products, Shape, contracted, labels_for
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
 from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
-from sonde.observe.predict.products import Products, Shape, contracted, labels_for
-from sonde.observe.predict.signal import (
-    Backward,
-    Forward,
-    Moments,
-    Node,
-    Signal,
-    make,
-    mean_squared_correlation,
-    result_of,
-    undefined_signal,
-    unknown_result,
-)
+from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
+from sonde.observe.predict.tape import Backward, Forward, Node, common_square
 from sonde.observe.predict.weights import FIXED, weight_moments
 
 _UNEVEN = 0.1
@@ -52,11 +42,9 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
         rest = list(inputs)
         return [fixed[place] if place in fixed else rest.pop(0) for place in (0, 1)]
 
-    summed = math.prod(n for label, n in sizes.items() if label not in out)
-
     def forward(inputs: list[Moments]) -> Moments:
         x, y = sides(inputs)
-        return Moments(summed * x.mean * y.mean, contracted(x.products, y.products, equation, sizes))
+        return x.mixed(y, equation, sizes)
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         x, y = sides(inputs)
@@ -87,6 +75,7 @@ def contraction(equation: str, a: Any, b: Any) -> Signal:
     of_signal = lb if 0 in fixed else la
     new = [axis for axis, label in enumerate(out) if label not in of_signal]
     old = [axis for axis, label in enumerate(of_signal) if label not in out]
+    summed = math.prod(n for label, n in sizes.items() if label not in out)
     fans = (summed, math.prod(shape[axis] for axis in new))
     kept_axes = lambda axis: out.index(of_signal[axis]) if of_signal[axis] in out else None  # noqa: E731
     return mixed_by_weights(signals[0], shape, forward, backward, (new, old), fans, kept_axes)
@@ -136,7 +125,8 @@ def mixed_by_weights(
     """A signal that random weights make: of new features from old ones (`axes`), and so many terms each (`fans`)."""
     moments, sizes, node = x.node.moments, tuple(x.shape), x.node
     overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
-    fresh = 2 * mean_squared_correlation(forward([moments]), shape, axes[0], overlap, _moved(node.kernel, axis_map))
+    made_of = forward([moments])
+    fresh = 2 * common_square((made_of, made_of), shape, axes[0], overlap, [_moved(node.kernel, axis_map)] * 2)
 
     def through(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         """A feature with large weights was divided by them: E w²/σ² has no part of what E σ⁻² gains from them."""
@@ -145,7 +135,7 @@ def mixed_by_weights(
 
     made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, axis_map=axis_map)
     made.node.biases = frozenset()
-    made.node.fan = fans[0]
+    made.node.fan, made.node.features = fans[0], tuple(axes[0])
 
     def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
         part = backward(gradient, [moments])[0]
@@ -153,7 +143,8 @@ def mixed_by_weights(
         own = made.node.gradient_kernel
         back = next((axis for axis in range(len(sizes)) if own and axis_map and axis_map(axis) == own[0]), None)
         kernel = None if own is None or back is None else (back, own[1])
-        return 2 * mean_squared_correlation(Moments(0.0, np.asarray(part)), sizes, axes[1], after, kernel), after
+        back_moments = Moments(0.0, np.asarray(part))
+        return 2 * common_square((back_moments, back_moments), sizes, axes[1], after, [kernel] * 2), after
 
     made.node.fresh_back = fresh_back
     return made

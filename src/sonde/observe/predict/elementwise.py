@@ -8,28 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sonde.analysis.gaussian import Elementwise, gaussian, nodes, square_slope
+from sonde.analysis.products import Moments, Products, Shape, average, expanded
 from sonde.core.errors import SondeError
 from sonde.observe.predict.positions import Kernel, same_axis
-from sonde.observe.predict.products import Products, Shape, average, empirical, expanded
-from sonde.observe.predict.quadrature import Expectation, Pointwise, nodes, value_and_slope
-from sonde.observe.predict.signal import (
-    SHARED_BIAS,
-    Moments,
-    Node,
-    Signal,
-    identity,
-    make,
-    signals_in,
-    unchanged,
-    undefined_signal,
-)
+from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal
+from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, common_square, identity, unchanged
+from sonde.observe.predict.weights import empirical
 
 Handler = Callable[..., Any]
 
 MASKED = -1e4
 """A score below this is masked."""
-
-_STEP = 1e-4  # of a correlation
 
 
 def pointwise(x: Signal, function: Pointwise) -> Signal:
@@ -39,7 +29,7 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
         return undefined_signal(x.tape, node.shape, node.undefined, [node])
     before = node.function if node.root is not None else identity
     composed = function if before is identity else lambda z: function(before(z))
-    rule = Elementwise(composed)
+    rule = curve(composed)
     moments = rule.forward([root.moments])
     made = Node(node.shape, moments, [root], rule.backward, root=root, function=composed, allowed=node.allowed)
     made.axis_map, made.passes = same_axis, lambda inputs: [rule.mean_slope(inputs[0])]
@@ -53,114 +43,27 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
     return Signal.of(x.tape.add(made, rule.forward, rule.fresh(root.moments, node.shape)), x.tape, x.dtype)
 
 
-def gaussian(moments: Moments) -> tuple[float, float, Products]:
-    """Mean, standard deviation and correlations of Gaussian entries with these moments."""
-    variance = moments.square - moments.mean**2
-    if not variance > 1e-14 * moments.square:
-        return moments.mean, 0.0, np.ones_like(moments.products)
-    return moments.mean, math.sqrt(variance), (moments.products - moments.mean**2) / variance
+def value_and_slope(function: Pointwise, x: Products) -> tuple[Products, Products]:
+    """f and f' at these places, in float64."""
+    with torch.enable_grad():
+        at = torch.tensor(x, requires_grad=True)
+        value = function(at)
+        slope = torch.zeros_like(at)
+        if value.requires_grad:
+            slope = torch.autograd.grad(value.sum(), at)[0]
+    return value.detach().numpy(), slope.numpy()
 
 
-class Elementwise:
-    """A function of Gaussian entries, integrated by quadrature."""
-
-    def __init__(self, function: Pointwise) -> None:
-        self._function = function
-        self._known: dict[tuple[float, float], tuple[Products, Products]] = {}
-
-    def _values(self, mean: float, std: float) -> tuple[Products, Products]:
-        """The function and its derivative at the nodes, or at the mean where there is no spread."""
-        if (mean, std) not in self._known:
-            at = mean + std * nodes(mean, std)[0] if std > 0 else np.array([mean])
-            self._known[mean, std] = value_and_slope(self._function, at)
-        return self._known[mean, std]
-
-    def is_linear(self, moments: Moments) -> bool:
-        """Whether f(x) is x times a number."""
-        mean, std, _ = gaussian(moments)
-        values, slopes = self._values(mean, std)
-        at = mean + std * nodes(mean, std)[0] if std > 0 else np.array([mean])
-        return bool(np.ptp(slopes) == 0 and np.allclose(values, slopes * at))
-
-    def forward(self, inputs: list[Moments]) -> Moments:
-        """Mean and products of f(x)."""
-        mean, std, rho = gaussian(inputs[0])
-        values = self._values(mean, std)[0]
-        if std == 0:
-            return Moments(float(values[0]), np.full(rho.shape, float(values[0]) ** 2))
-        expected = Expectation(values, mean, std)
-        return Moments(expected.mean, expected.product(rho))
-
-    def backward(self, gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
-        """The gradient at x: E[f'(x) f'(x')] times the gradient at f(x)."""
-        mean, std, rho = gaussian(inputs[0])
-        return [gradient * _square_slope(self._values(mean, std)[1], mean, std, rho)]
-
-    def mean_slope(self, moments: Moments) -> float:
-        """E f'(x)."""
-        mean, std, _ = gaussian(moments)
-        slopes = self._values(mean, std)[1]
-        return Expectation(slopes, mean, std).mean if std > 0 else float(slopes[0])
-
-    def fresh(self, moments: Moments, sizes: Shape) -> float:
-        """What the choice of entries adds to the variance of log E f(x)², beside that of the size of x."""
-        mean, std, rho = gaussian(moments)
-        if std == 0:
-            return 0.0
-        values, slopes = self._values(mean, std)
-        return float(average(_excess(values, values * slopes, mean, std, rho), sizes, range(len(sizes))).flat[0])
-
-    def fresh_back(self, moments: Moments, sizes: Shape, gradient: Products, overlap: float) -> tuple[float, float]:
-        """What the choice of entries adds to the variance of log E f'(x)²; and how the overlap of gradients shrinks."""
-        mean, std, rho = gaussian(moments)
-        if std == 0 or not gradient.flat[0] > 0:
-            return 0.0, overlap
-        slopes = self._values(mean, std)[1]
-        alike = 1 + 2 * np.clip(gradient / gradient.flat[0], -1, 1) ** 2
-        excess = average(_excess(slopes, None, mean, std, rho) * alike, sizes, range(len(sizes)))
-        passed = Expectation(slopes, mean, std).product(rho)
-        kept = passed[_two_samples(rho)] / passed.flat[0] if passed.flat[0] > 0 else 0.0
-        return max(float(excess.flat[0]), 0.0), overlap * float(kept) ** 2
-
-    def transmission(self, moments: Moments) -> float:
-        """The factor from a deviation of the correlation of two samples at x to that at f(x)."""
-        mean, std, rho = gaussian(moments)
-        if std == 0:
-            return 0.0
-        expected = Expectation(self._values(mean, std)[0], mean, std)
-        at = float(np.clip(rho[_two_samples(rho)], 0, 1 - _STEP))
-        low, high = expected.product(np.array([at, at + _STEP]))
-        own = expected.square - expected.mean**2
-        return float(high - low) / _STEP / own if own > 0 else 0.0
-
-
-def _two_samples(products: Products) -> tuple[int, ...]:
-    return (1, *[0] * (products.ndim - 1)) if products.ndim else ()
-
-
-def _excess(values: Products, along: Products | None, mean: float, std: float, rho: Products) -> Products:
-    """The relative covariance of f² at two entries, without the part that the size of x has; `along` is f f'."""
-    squares = Expectation(values**2, mean, std)
-    if not squares.mean > 0 or not math.isfinite(squares.square):
-        return np.zeros_like(rho)
-    found = squares.product(rho) / squares.mean**2 - 1
-    if along is not None:
-        by_size = Expectation(along * (mean + std * nodes(mean, std)[0]), mean, std).mean / squares.mean
-        found = found - 2 * by_size**2 * np.clip(rho, -1, 1) ** 2
-    return np.maximum(found, 0.0)
-
-
-def _square_slope(slopes: Products, mean: float, std: float, rho: Products) -> Products:
-    if std == 0:
-        return np.full(rho.shape, float(slopes[0]) ** 2)
-    return Expectation(slopes, mean, std).product(rho)
+def curve(function: Pointwise) -> Elementwise:
+    """The rule of a torch function of Gaussian entries."""
+    return Elementwise(lambda x: value_and_slope(function, x))
 
 
 def _slope_after(function: Pointwise, before: Pointwise, moments: Moments) -> Products:
     """E[f'(y) f'(y')] for y a function of Gaussian entries."""
     mean, std, rho = gaussian(moments)
     at = mean + std * nodes(mean, std)[0] if std > 0 else np.array([mean])
-    return _square_slope(value_and_slope(function, value_and_slope(before, at)[0])[1], mean, std, rho)
+    return square_slope(value_and_slope(function, value_and_slope(before, at)[0])[1], mean, std, rho)
 
 
 def elementwise(function: Callable[..., Tensor]) -> Handler:
@@ -254,7 +157,7 @@ def add_signals(a: Any, b: Any) -> Signal:
 
     def forward(inputs: list[Moments]) -> Moments:
         x, y = (_aligned(a, axes)(one) for one in inputs)
-        return Moments(x.mean + y.mean, x.products + y.products + 2 * x.mean * y.mean)
+        return x.plus(y)
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [summed_gradient(gradient, shape, tuple(one.shape)) for one in (a, b)]
@@ -269,12 +172,18 @@ def add_signals(a: Any, b: Any) -> Signal:
         return [1 - (1 - whole) * share for share in shares]
 
     shares = [square / max(sum(squares), 1e-300) for square in squares]
+    features = next((one.node.features for one in (b, a) if one.node.features and one.shape == shape), ())
+    both = [_aligned(one, axes)(one.node.moments) for one in (a, b)]
+    kernels = [one.node.kernel if one.shape == shape else None for one in (a, b)]
+    common = common_square(both, shape, features, math.sqrt(a.node.overlap * b.node.overlap), kernels)
+    fresh = _of_sum(both, own, common)
     fixed = sum(share**2 * (1 - one.node.loose) for share, one in zip(shares, (a, b), strict=True))
     return make(
         [a, b],
         shape,
         forward,
         backward,
+        fresh=fresh,
         overlap=overlap,
         loose=1 - fixed,
         radial_back=radial,
@@ -282,6 +191,12 @@ def add_signals(a: Any, b: Any) -> Signal:
         is_sum=True,
         passes=lambda inputs: [1.0, 1.0],
     )
+
+
+def _of_sum(both: Sequence[Moments], own: Sequence[float], common: float) -> float:
+    """The variance of log E(a + b)² of E ab, which is not its mean in a draw."""
+    total = both[0].plus(both[1]).square
+    return 4 * math.prod(own) * common / total**2 if total > 0 else 0.0
 
 
 def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = None) -> Signal:
@@ -294,8 +209,7 @@ def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = Non
     )
 
     def forward(inputs: list[Moments]) -> Moments:
-        x = _aligned(a, len(shape))(inputs[0])
-        return Moments(x.mean + constant.mean, x.products + constant.products + 2 * x.mean * constant.mean)
+        return _aligned(a, len(shape))(inputs[0]).plus(constant)
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [summed_gradient(gradient, shape, tuple(a.shape))]

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sonde.analysis.products import Moments, Products, Shape, average, centred
 from sonde.observe.predict.elementwise import Handler, scalar_value
 from sonde.observe.predict.positions import AxisMap
-from sonde.observe.predict.products import Products, Shape, average, centred
 from sonde.observe.predict.shapes import cat
-from sonde.observe.predict.signal import UNEVEN_CHANNELS, Moments, Node, Signal, make, unknown_result
+from sonde.observe.predict.signal import Signal, make, unknown_result
+from sonde.observe.predict.tape import UNEVEN_CHANNELS, Node
 
 _FEWEST_TERMS = 12  # of a channel whose size is predicted
 

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sonde.analysis.gaussian import gaussian, nodes
+from sonde.analysis.products import Moments, Products, Shape, average, dropped
 from sonde.observe.predict.contractions import per_axis
-from sonde.observe.predict.elementwise import gaussian
+from sonde.observe.predict.elementwise import value_and_slope
 from sonde.observe.predict.positions import same_axis
-from sonde.observe.predict.products import Products, Shape, average, dropped
-from sonde.observe.predict.quadrature import Pointwise, nodes, value_and_slope
-from sonde.observe.predict.signal import Moments, Signal, identity, make, result_of, unchanged
+from sonde.observe.predict.signal import Signal, make, result_of
+from sonde.observe.predict.tape import Pointwise, identity, unchanged
 
 
 def _axes(x: Signal, dim: Any) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sonde.observe.predict.products import Products, Shape
+from sonde.analysis.products import Products, Shape
 
 MOST = 256
 """The longest axis that has a kernel."""
@@ -55,6 +55,24 @@ def fitted(matrix: Products, products: Products, axis: int, size: int, *, is_sum
     found = new_other + (matrix - other) * scale
     np.fill_diagonal(found, matrix.diagonal() * (new_own / own if own else 0.0))
     return found
+
+
+def parted(matrix: Products, products: Products, axis: int, samples: int) -> tuple[Products, Products]:
+    """Kernel and products where samples and tokens, which were one axis, are two again.
+
+    The products have one number for both kinds of pairs.  The kernel knows that of tokens; the rest is of samples.
+    """
+    n, mixed = len(matrix), _pair(products, axis)[1]
+    own = averages(matrix)[0]
+    matrix = matrix * (float(products.flat[0]) / own if own else 0.0)
+    found = with_averages(products, axis, matrix)
+    if samples > 1:
+        rest = (mixed * (samples * n - 1) - (n - 1) * averages(matrix)[1]) / (n * (samples - 1))
+        place: list[int] = [0] * products.ndim
+        for place[axis] in (0, 1):
+            place[axis - 1] = 1
+            found[tuple(place)] = rest
+    return matrix, found
 
 
 def with_averages(products: Products, axis: int, matrix: Products) -> Products:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from sonde.core import html_parts
 from sonde.core.formatting import listed, number
-from sonde.observe.predict.signal import Spread
+from sonde.observe.predict.tape import Spread
 from sonde.show.figures.style import BLUE, DOUBLE, FAINT, VERMILLION, footnotes, house_style, new_figure
 
 LOWEST, HIGHEST = 1e-3, 1e3

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sonde.analysis.products import Moments, Products, Shape, expanded, reshaped
 from sonde.observe.predict.elementwise import Handler, constant_moments, pointwise, summed_gradient
 from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis
-from sonde.observe.predict.products import Products, Shape, expanded, reshaped
-from sonde.observe.predict.signal import Moments, Signal, make, result_of, unchanged, unknown_result
+from sonde.observe.predict.signal import Signal, make, result_of, unknown_result
+from sonde.observe.predict.tape import kernel_at, unchanged
 
 
 def _shaped(
@@ -218,7 +219,9 @@ def unbind(x: Signal, dim: int = 0) -> tuple[Any, ...]:
 def cat(tensors: Any, dim: int = 0, **kwargs: Any) -> Signal:
     """Several tensors one after the other: a mixture of their entries."""
     dim = kwargs.get("axis", dim)
-    tensors = [x for x in tensors if x.numel()]
+    tensors = [x for x in tensors if x.numel()]  # a cache of keys and values starts empty
+    if len(tensors) == 1:
+        return tensors[0]  # type: ignore[no-any-return]
     axis = dim % tensors[0].dim()
     shape = tuple(result_of(torch.cat, (list(tensors), axis), {}).shape)
     signals = [x for x in tensors if isinstance(x, Signal)]
@@ -249,7 +252,12 @@ def cat(tensors: Any, dim: int = 0, **kwargs: Any) -> Signal:
         made.node.joined = axis, signals
     if made.node.undefined is None and axis < len(shape) - 1 and n <= MOST:
         known = sides([one.node.moments for one in signals])
-        kernels = [alike(one.products, axis, count) for one, count in zip(known, counts, strict=True)]
+        kernels = [
+            kernel_at(one.node, axis, moments.products, one.node.kernel, count)
+            if isinstance(one, Signal)
+            else alike(moments.products, axis, count)
+            for one, moments, count in zip(tensors, known, counts, strict=True)
+        ]
         made.node.kernel = axis, joined(counts, kernels, [one.mean for one in known])
         ends = list(itertools.accumulate(counts))
         made.node.blocks = {

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 from torch import Tensor
 
-from sonde.observe.predict.signal import Moments
+from sonde.analysis.products import Moments, Products
 
 _LIKELY = 3.0  # standard errors
 _UNIFORM = 1.8  # fourth moment of a uniform distribution, relative to the squared variance
@@ -91,3 +91,23 @@ def _schemes(values: Tensor, fan: int | None) -> list[float]:
         0.02,
         1.0,
     ]
+
+
+def empirical(x: Tensor) -> tuple[float, Products]:
+    """Mean and products of the entries of a tensor, each over the pairs that there are."""
+    values = x.detach().double()
+    means = _means(values)
+    for axis, n in enumerate(values.shape):
+        same, both = np.split(means, 2, axis)
+        other = same if n == 1 else (n * both - same) / (n - 1)
+        means = np.concatenate([same, other], axis)
+    return float(values.mean()) if values.numel() else 0.0, means
+
+
+def _means(values: Tensor) -> Products:
+    """For each set of axes, the mean square of the mean over them."""
+    found = np.empty([2] * values.dim())
+    for index in np.ndindex(*found.shape):
+        axes = [axis for axis, is_averaged in enumerate(index) if is_averaged]
+        found[index] = float((values.mean(axes) if axes else values).square().mean())
+    return found

@@ -160,19 +160,19 @@ _FIGURES = (
     FigureSpec(
         "stream_by_terminal_ln",
         "The residual stream and the BP gradient over epochs, with and without terminal LN",
-        "snapshots",
+        "controls",
         ("snapshots",),
     ),
     FigureSpec(
         "stream_of_vit",
         "The residual stream and the BP gradient over epochs, vision transformer",
-        "snapshots",
+        "controls",
         ("snapshots",),
     ),
     FigureSpec(
         "three_networks",
         "Three architectures under three rules: stream, gradient and accuracy",
-        "snapshots",
+        "controls",
         ("snapshots",),
     ),
     FigureSpec("accuracy", "Train and test accuracy over epochs, per rule", "accuracy", _OF_RULES),

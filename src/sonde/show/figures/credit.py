@@ -57,6 +57,7 @@ _ETA = "0.01"  # the step of the nudge that is drawn
 _METRICS = ("credit_cosine", "rho", f"nudge[{_ETA}]")
 _SYMBOLS = {name: TRAINED[base_of(name)].symbol for name in _METRICS}  # in notes
 _SMALLEST = 1e-4  # of the largest loss change: the axis does not resolve what is smaller
+_WHERE = ("run", "metric", "epoch", "defined")  # columns
 _CONTROL_LINES = {"bp": (0, (3, 1.5)), "null": (0, (1, 1))}
 _MATRICES = {metric: f"{TRAINED[metric].symbol}, mean over blocks" for metric in ("weight_alignment", "weight_ratio")}
 CHANCE_TEXT = (
@@ -64,6 +65,7 @@ CHANCE_TEXT = (
     "DFA if the rule fits its own to the weights); for a rule without random parts, one random vector per sample"
 )
 """What the control of chance is, in captions."""
+_DRIFT_OF = "drift[blocks.{}.w1.weight]"
 _DRIFT = r"^drift\[blocks\.(\d+)\.w1\.weight\]$"
 
 
@@ -86,7 +88,7 @@ class _Diagnostic:
 def draw_diagnostics(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 15: three measures of whether the credit points where the BP gradient points, layer by layer."""
     cohort = cohort_of(evidence)
-    metrics = {metric: cohort.evidence.metric(metric) for metric in _METRICS}
+    metrics = {metric: cohort.evidence.rows_with(metric).select(_WHERE) for metric in _METRICS}
     if not any(rows["defined"].any() for rows in metrics.values()):
         undefined = any(rows.height for rows in metrics.values())
         what = "every {} value is undefined" if undefined else "no {} rows"
@@ -124,19 +126,23 @@ def draw_diagnostics(evidence: Evidence) -> tuple[Figure, str]:
 
 
 def _diagnostic(cohort: Cohort, metric: str, rows: pl.DataFrame, epoch: int | None) -> _Diagnostic:
-    """Lines of a metric and its controls at one epoch; without rows there are none, and a note says so."""
+    """Lines of a metric and its controls at one epoch; without rows there are none, and a note says so.
+
+    Of `rows` only the places are used: all epochs of many runs are large.
+    """
     layers = range(cohort.depth + 1)
     if rows.is_empty():
         return _Diagnostic(metric, [f"No rows in {cohort.source}."])
-    chosen, notes = latest(rows, epoch)
-    at = int(chosen["epoch"][0])
+    places, notes = latest(rows, epoch)
+    at = int(places["epoch"][0])
+    chosen = cohort.evidence.described(cohort.evidence.rows_with(metric, epoch=at))
     own = curves(cohort, chosen, "layer", layers)
     notes += line_notes(own.lines, log=False, unit="layers")
     notes += missing_seeds(_with_rules(cohort, {line.key for line in own.lines}), chosen)
     controls = {}
     for control, about in CONTROLS.items():
-        of_control = cohort.evidence.metric(f"{metric}/{control}").filter(pl.col("epoch") == at)
-        controls[control] = curves(cohort, of_control, "layer", layers).lines
+        of_control = cohort.evidence.rows_with(f"{metric}/{control}", epoch=at)
+        controls[control] = curves(cohort, cohort.evidence.described(of_control), "layer", layers).lines
         if not controls[control]:
             notes.append(f"No {about.split(' ')[0]} recorded.")
     return _Diagnostic(metric, notes, at, own, controls["bp"], controls["null"])
@@ -246,7 +252,7 @@ def draw_rules_credit(evidence: Evidence) -> tuple[Figure, str]:
     notes += [note for one in shown.values() for note in line_notes(one.lines, log=False, unit="layers")]
     present = _with_rules(cohort, chosen["rule"])
     notes += missing_seeds(present, chosen)
-    null = cohort.evidence.metric("credit_cosine/null").filter(pl.col("epoch") == epoch)
+    null = cohort.evidence.described(cohort.evidence.rows_with("credit_cosine/null", epoch=epoch))
     chance = {
         title: curves(cohort, null.filter(pl.col("rule").is_in(part["rule"])), "layer", layers).lines
         for title, part in parts.items()
@@ -339,12 +345,13 @@ def _draw_two_panels(
 def draw_weight_drift(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 16: how far the first weight of every block moved from its initial value, per rule."""
     cohort = cohort_of(evidence)
-    named = cohort.evidence.rows_with("drift[").filter(pl.col("metric").str.contains(_DRIFT))
+    asked = [_DRIFT_OF.format(block) for block in range(cohort.depth)] or ["drift["]  # a file may not tell the depth
+    named = cohort.evidence.rows_with(*asked).filter(pl.col("metric").str.contains(_DRIFT))
     rows = named.with_columns(layer=pl.col("metric").str.extract(_DRIFT).cast(pl.Int64))
-    rows = rows.join(cohort.runs, on="run", how="inner", suffix="_of_run")
     if not rows["defined"].any():
         raise NoData(f"no drift of blocks.0.w1.weight, … in {cohort.source}")
     rows, notes = latest(rows, common_epoch(rows))
+    rows = cohort.evidence.described(rows)
     epoch = rows["epoch"][0]
     blocks = max(cohort.depth, *(block + 1 for block in rows["layer"]))
     drift = curves(cohort, rows, "layer", range(blocks))

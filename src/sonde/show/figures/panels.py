@@ -67,11 +67,12 @@ class Finals:
 
 def finals_of(cohort: Cohort, metric: str = "test_acc") -> Finals:
     """Accuracy at the last epoch; a run that does not reach it has none, and a note says so."""
-    rows = cohort.evidence.metric(metric)
+    rows = cohort.evidence.rows_with(metric)
     if not rows["defined"].any():
         raise NoData(f"no {'defined ' * bool(rows.height)}{metric} rows in {cohort.source}")
     epoch = max(rows["epoch"].to_list())
-    last = rows.filter(pl.col("epoch") == epoch)
+    last = cohort.evidence.described(rows.filter(pl.col("epoch") == epoch))
+    measured = set(cohort.runs.filter(pl.col("run").is_in(rows["run"].unique()))["rule"])
     summary = over_seeds(last, "rule")
     rules, notes = [], []
     for rule, label in cohort.labels.items():
@@ -79,7 +80,7 @@ def finals_of(cohort: Cohort, metric: str = "test_acc") -> Finals:
         of_rule = summary.filter(pl.col("rule") == rule).select("mean", "std", "n").rows()
         mean, std, n = of_rule[0] if of_rule else (None, None, 0)
         rules.append(Final(rule, label, _nan(mean), _nan(std), n, values))
-        if rule not in set(rows["rule"]):
+        if rule not in measured:
             notes.append(f"{label}: no {metric} rows in {cohort.source}.")
     return Finals(epoch, rules, last, notes + missing_seeds(cohort, last, f" at epoch {epoch}"))
 

@@ -7,7 +7,7 @@ from typing import Any
 from sonde.analysis.audit import QUESTIONS, Audit, AuditCache, RecipeAudit, RuleAudit, audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
 from sonde.analysis.evidence import Evidence
-from sonde.analysis.runs import evidence_lines
+from sonde.analysis.runs import evidence_lines, value_order
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, network
 from sonde.core.run_ids import belongs, differing, shown
@@ -125,12 +125,7 @@ def audit_part(audited: Audit, stored: Runs, first: Collection[str] = ()) -> Aud
 def _by_value(recipes: Sequence[RecipeAudit]) -> list[RecipeAudit]:
     """In the order of the values in which they differ, numbers as numbers."""
     keys = differing([recipe.recipe for recipe in recipes])
-
-    def order(recipe: RecipeAudit) -> list[tuple[bool, float, str]]:
-        values = [recipe.recipe.get(key) for key in keys]
-        return [(False, value, "") if isinstance(value, int | float) else (True, 0.0, shown(value)) for value in values]
-
-    return sorted(recipes, key=order)
+    return sorted(recipes, key=lambda recipe: [value_order(recipe.recipe.get(key)) for key in keys])
 
 
 def recipe_labels(recipes: Sequence[RecipeAudit], stored: Runs) -> list[str]:

@@ -26,8 +26,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sonde.core.errors import SondeError
-from sonde.store.datasets import BATCHES_FOLDER, CLASSES, SIDE, TEST_FILES, TRAIN_FILES, ImageBlock, ImageSource
-from sonde.store.datasets.archive import OnProgress, cache_folder, made_once, verify_archive
+from sonde.store.datasets import (
+    BATCHES_FOLDER,
+    CLASSES,
+    SIDE,
+    TEST_FILES,
+    TRAIN_FILES,
+    ImageBlock,
+    ImageSource,
+    OnProgress,
+    cache_folder,
+    read_or_make,
+    verify_archive,
+)
 from sonde.store.parquet import parquet_size
 
 PAD = 4  # black pixels on every side of a training image, so that a random crop is a plain window
@@ -56,7 +67,7 @@ def open_images(source: ImageSource, on_progress: OnProgress = lambda done, tota
     """
     folder = cache_folder() / "decoded" / f"cifar10-{_key(source)}"
     with _writable(folder):
-        images = made_once(folder, _load, lambda aside: _decode(source, aside, on_progress))
+        images = read_or_make(folder, _load, lambda aside: _decode(source, aside, on_progress))
     if images is None:
         raise SondeError(f"{folder} was changed while it was written: remove it and try again")
     return images

@@ -1,0 +1,261 @@
+"""What one pass records: a node for each operation, with moments of its result and how much draws of it differ."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sonde.analysis.products import Moments, Products, Shape, average
+from sonde.observe.predict.positions import (
+    MOST,
+    AxisMap,
+    Kernel,
+    Rows,
+    alike,
+    averages,
+    equalised,
+    fitted,
+    parted,
+    with_averages,
+)
+
+Pointwise = Callable[[Tensor], Tensor]
+Forward = Callable[[list[Moments]], Moments]
+Backward = Callable[[Products, list[Moments]], Sequence[Products | None]]
+Spread = dict[int, float]
+"""First-order deviations of log(mean square): source of randomness → coefficient."""
+
+FreshBack = Callable[[Products, float], tuple[float, float]]
+"""(Gradient at the output, its overlap) → relative variance of the mean square that is new, overlap at the input."""
+
+Passes = Callable[[list[Moments]], Sequence[float]]
+
+STEP = 1e-4
+_MOST_UNEVEN = 30.0  # squared correlations of tokens, relative to the square of their mean
+SHARED_BIAS = "a gate is multiplied with a state that has the same biases"
+UNEVEN_CHANNELS = "each channel is divided by its own size, and sizes differ much, as after depthwise convolutions"
+
+
+def _none(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
+    return [None] * len(inputs)
+
+
+def unchanged(radial: float) -> Sequence[float]:
+    """Of an operation that keeps the direction of its one operand."""
+    return [radial]
+
+
+def identity(x: Tensor) -> Tensor:
+    """x."""
+    return x
+
+
+@dataclass(eq=False)
+class Node:
+    """The result of one operation: moments of its entries, and on the way back those of its gradient."""
+
+    shape: Shape
+    moments: Moments
+    parents: list["Node"] = field(default_factory=list)
+    backward: Backward = _none
+    overlap: float = 0.0  # mean squared correlation of two samples or tokens, beside that of their mean correlation
+    loose: float = 1.0  # how much the size of a token varies, relative to one of independent entries
+    fresh_back: "FreshBack | None" = None  # variance that weights add to the gradient's mean square; new overlap
+    operand: "Node | None" = None  # of an elementwise function: told of its gradient, which goes on to the root
+    local: Callable[[Products], Products] | None = None
+    root: "Node | None" = None  # Gaussian entries that this is a function of
+    function: Pointwise = identity
+    allowed: Tensor | None = None  # scores that a mask left
+    mean_of: "tuple[Node, list[int]] | None" = None  # of a mean that keeps its axes: of what, over which axes
+    axis_map: AxisMap | None = None  # where tokens of the operands are; None: mixed
+    kernel: Kernel | None = None  # of tokens that differ
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a concatenation: operand (`id`) → places
+    joined: tuple[int, list[Any]] | None = None  # of a concatenation: the axis and the parts
+    padded: tuple[Any, list[int]] | None = None  # what zeros were put around, and how many before it on each axis
+    is_sum: bool = False
+    is_normalised: bool = False  # each token was divided by its own size
+    rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
+    is_weighted: bool = False  # the last of these
+    kept: float = 1.0  # of such a product: what dropout made of the share of one place
+    scores: "Node | None" = None  # of a softmax: what it was taken of
+    values: "Node | None" = None  # of attention scores: what their softmax weighs
+    radial_back: Callable[[float], Sequence[float]] | None = None  # `gradient_radial` → that of each parent; 1 without
+    undefined: str | None = None
+    order: int = 0
+    spread: Spread = field(default_factory=dict)
+    gradient: Products | None = None
+    told: Products | None = None  # by later elementwise functions
+    gradient_spread: Spread = field(default_factory=dict)
+    gradient_overlap: float = 0.0
+    gradient_kernel: Kernel | None = None
+    gradient_doubt: float = 0.0  # the share that is not known to a tenth
+    doubt: str | None = None  # why the gradient that this node passes back is not known to a tenth
+    doubt_at: str = ""  # the reason behind `gradient_doubt`
+    passes: Passes | None = None  # by which factor the gradient goes back to each operand, on average over entries
+    gradient_sources: dict[int, float] = field(default_factory=dict)  # node (`order`) → mean share of its gradient
+    features: tuple[int, ...] = ()  # axes along which random weights made entries independent
+    fan: float = 0.0  # of a result of random weights: how many terms each entry has
+    is_scaled_back: bool = False  # each feature was divided by its own size
+    biases: frozenset[Any] = frozenset()  # what is added to each feature, the same for all samples and steps
+    gradient_radial: float = 1.0  # mean square of the gradient along the features, relative to another direction
+
+    @property
+    def source(self) -> "Node":
+        """The Gaussian entries that this is a function of; itself unless an elementwise function was applied."""
+        return self.root or self
+
+
+class Tape:
+    """The nodes of one pass, in order, and the number of independent sources of randomness."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.sources = 0
+
+    def add(self, node: Node, forward: Forward | None = None, fresh: float = 0.0) -> Node:
+        """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
+        node.order = len(self.nodes)
+        node.biases = node.biases.union(*(parent.biases for parent in node.parents))
+        self.nodes.append(node)
+        if forward is not None and node.undefined is None:
+            node.spread = self._inherited(node, forward)
+        if node.undefined is None:
+            _forward_kernel(node)
+            node.features = node.features or _features(node)
+        if fresh > 0:
+            node.spread = node.spread | {self.source(): math.sqrt(fresh)}
+        return node
+
+    def source(self) -> int:
+        """A new source of randomness."""
+        self.sources += 1
+        return self.sources
+
+    def _inherited(self, node: Node, forward: Forward) -> Spread:
+        inputs = [parent.moments for parent in node.parents]
+        found: Spread = {}
+        for place, parent in enumerate(node.parents):
+            if parent.spread:
+                moved = [*inputs]
+                moved[place] = inputs[place].scaled(1 + STEP)
+                slope = log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(STEP))
+                add_spread(found, parent.spread, slope)
+        return found
+
+
+def _features(node: Node) -> tuple[int, ...]:
+    """Those of the operands, at their place in the result."""
+    for parent in node.parents:
+        places = parent.features if parent.shape == node.shape else map(node.axis_map or _nowhere, parent.features)
+        if found := tuple(place for place in places if place is not None):
+            return found
+    return ()
+
+
+def _nowhere(axis: int) -> None:
+    return None
+
+
+def _forward_kernel(node: Node) -> None:
+    """Give a node the kernel that follows from its operands'; where that changes averages, they change."""
+    if node.is_weighted and node.rows is not None:
+        values = node.parents[-1]
+        axis = len(node.shape) - 2
+        if node.shape[axis] <= MOST and values.shape[axis] <= MOST and (values.kernel or not node.rows.is_even):
+            matrix = node.rows.forward(kernel_at(values, axis, values.moments.products, values.kernel), node.kept)
+            _change_averages(node, (axis, matrix))
+        return
+    known = next((parent for parent in node.parents if parent.kernel is not None), None)
+    if node.axis_map is None or known is None or known.kernel is None:
+        return
+    to, before = node.axis_map(known.kernel[0]), known.kernel[0]
+    axis = len(node.shape) if to is None else to
+    if axis >= len(node.shape) or node.shape[axis] % len(known.kernel[1]):
+        return
+    is_merged = node.shape[axis] != len(known.kernel[1])
+    same = [parent for parent in node.parents if len(parent.shape) == len(known.shape)]
+    sizes = known.shape[before], len(known.kernel[1])
+    kernels = [
+        kernel_at(p, before, p.moments.products, p.kernel, sizes[1]) for p in same if p.shape[before] == sizes[0]
+    ]
+    if node.is_normalised and is_merged:
+        return
+    if sizes[0] != sizes[1] and not is_merged:
+        matrix, products = parted(kernels[0], node.moments.products, axis, sizes[0] // sizes[1])
+        node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
+        return
+    if node.is_normalised:
+        matrix = fitted(equalised(kernels[0], kernels[0]), node.moments.products, axis, node.shape[axis])
+        own = node.moments.square
+        _change_averages(node, (axis, matrix * (own / np.diagonal(matrix).mean())))
+    else:
+        matrix = np.sum(kernels, 0)
+        node.kernel = axis, fitted(matrix, node.moments.products, axis, node.shape[axis], is_sum=node.is_sum)
+
+
+def kernel_at(node: Node, axis: int, products: Products, kernel: Kernel | None, tokens: int | None = None) -> Products:
+    """The kernel along an axis; that of tokens that are alike, where there is none."""
+    is_known = kernel is not None and kernel[0] == axis
+    return kernel[1] if kernel is not None and is_known else alike(products, axis, tokens or node.shape[axis])
+
+
+def _change_averages(node: Node, kernel: Kernel) -> None:
+    node.kernel = kernel
+    node.moments = Moments(node.moments.mean, with_averages(node.moments.products, *kernel))
+
+
+def add_spread(to: Spread, spread: Spread, weight: float) -> None:
+    """Add a multiple of one spread to another, in place."""
+    if weight:
+        for source, value in spread.items():
+            to[source] = to.get(source, 0.0) + weight * value
+
+
+def common_square(
+    of: Sequence[Moments],
+    sizes: Shape,
+    features: Sequence[int],
+    overlap: float,
+    kernels: Sequence[Kernel | None] = (None, None),
+) -> float:
+    """The mean over all pairs of entries of the product of their correlations in two tensors of one shape.
+
+    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
+    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
+    """
+    a, b = (_correlations(moments, moments.products) for moments in of)
+    products, rest = a * b, np.sqrt((1 - a**2) * (1 - b**2)) * min(overlap, 1.0)
+    known = next((kernel for kernel in kernels if kernel is not None and sizes[kernel[0]] == len(kernel[1])), None)
+    if known is not None:
+        both = [_correlations(one, _matrix(one, known, kernel)) for one, kernel in zip(of, kernels, strict=True)]
+        same, other = averages(both[0] * both[1])
+        place = tuple(int(axis == known[0]) for axis in range(products.ndim))
+        products, rest = (np.moveaxis(one, known[0], 0).copy() for one in (products, rest))
+        before = float(products[1].flat[0])
+        products[1] *= other / before if 0 < other < _MOST_UNEVEN * before else 1.0
+        products[0], rest[0] = products[0] * same, rest[0] * same
+        products, rest = (np.moveaxis(one, 0, known[0]) for one in (products, rest))
+        products[place] = other
+    alike = tuple(0 if axis in features else slice(None) for axis in range(products.ndim))
+    products[alike] += rest[alike]
+    return float(average(products, sizes, range(len(sizes))).flat[0])
+
+
+def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
+    """Its kernel, which may be that of an operand of another size, or the kernel of tokens that are alike."""
+    if kernel is None or kernel[0] != known[0] or not kernel[1].any():
+        return alike(of.products, known[0], len(known[1]))
+    return np.asarray(kernel[1] * (of.square / averages(kernel[1])[0]))
+
+
+def _correlations(of: Moments, products: Products) -> Products:
+    variance = of.square - of.mean**2
+    return np.clip((products - of.mean**2) / variance, -1, None) if variance > 0 else np.ones_like(products)
+
+
+def log_ratio(a: float, b: float) -> float:
+    """log(a/b); 0 where a or b is not positive."""
+    return math.log(a / b) if a > 0 and b > 0 else 0.0
