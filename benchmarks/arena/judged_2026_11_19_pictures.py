@@ -272,12 +272,12 @@ def alike_or_not(seed: int) -> Program:
 
 
 @functools.cache
-def taught() -> nn.Sequential:
-    """A network that knows the digits below 5, and its features those above a little."""
+def trained(below: int, seed: int, steps: int) -> nn.Module:
+    """A network that knows the digits below some number."""
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model, (x, y) = mlp(64, 128, 64, 10), digits()
-        program = fit(model, (x[y < 5], y[y < 5]), nn.CrossEntropyLoss(), 0, steps=120)
+        program = fit(model, (x[y < below], y[y < below]), nn.CrossEntropyLoss(), seed, steps=steps)
         for one in program.batches:
             program.step(*one)
     return model
@@ -285,7 +285,7 @@ def taught() -> nn.Sequential:
 
 def gradual_unfreezing(seed: int) -> Program:
     """A new head on pretrained layers, which join after 40 steps with a tenth of its rate."""
-    body = copy.deepcopy(taught()[:4]).requires_grad_(False)
+    body = copy.deepcopy(trained(5, 0, 120)[:4]).requires_grad_(False)
     program = fit(nn.Sequential(body, nn.Linear(64, 10)), digits(), nn.CrossEntropyLoss(), seed)
     groups = [{"params": program.model[1].parameters(), "lr": 1e-2}, {"params": body.parameters(), "lr": 1e-3}]
     program.optimizer, done = torch.optim.AdamW(groups), []
@@ -296,16 +296,6 @@ def gradual_unfreezing(seed: int) -> Program:
 
     program.after_step = thaw
     return program
-
-
-@functools.cache
-def teacher() -> nn.Sequential:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        program = fit(mlp(64, 128, 64, 10), digits(), nn.CrossEntropyLoss(), 1, steps=250)
-        for one in program.batches:
-            program.step(*one)
-    return program.model
 
 
 class Student(nn.Module):
@@ -322,7 +312,7 @@ class Student(nn.Module):
 
 def hints(seed: int) -> Program:
     """Distillation of scores and of features; the batch holds what the teacher says."""
-    (x, _), model = digits(), teacher()
+    (x, _), model = digits(), trained(10, 1, 250)
     with torch.no_grad():
         known = torch.cat([model(x), model[:3](x)], 1)
 

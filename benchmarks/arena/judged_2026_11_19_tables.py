@@ -142,7 +142,7 @@ def step_by_closure(seed: int) -> Program:
             loss.backward()
             return loss
 
-        loss = program.optimizer.step(closure)
+        loss: Tensor = program.optimizer.step(closure)
         program.after_step(program)
         return loss
 

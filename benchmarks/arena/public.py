@@ -174,8 +174,10 @@ def group(programs: Mapping[str, tuple[Callable[[int], Program], tuple[str, ...]
     return Group({name: make for name, (make, _) in programs.items()}, FAULTS, faulty)
 
 
+_HALF = group(_JUDGED | public_more.JUDGED)
 GROUPS = {
     "public, development": group(_DEVELOPMENT | public_more.DEVELOPMENT),
-    "public, judged": group(_JUDGED | public_more.JUDGED),
+    "public, judged": _HALF,
+    "public, judged, 19 November": _HALF,  # scored again
     "public, third": group(public_third.THIRD),
 }

@@ -9,6 +9,7 @@ import io
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from fresh_2026_11 import fit, four_classes, tones
@@ -38,7 +39,7 @@ def graph_vae(seed: int) -> Program:
     lost = classes("zfjsail/gae-pytorch", "gae/optimizer.py").loss_function
     known = graph(seed)
     (x, _), near = known.batches[0], known.model.adjacency
-    y = (near > 0).float()
+    y = torch.gt(near, 0).float()
     rare, model = (1 - y).sum() / y.sum(), file.GCNModelVAE(16, 32, 16, 0.0)
     norm = y.numel() / (2 * (1 - y).sum())
     loss = lambda out, y: lost(out[0], y, out[1], out[2], len(y), norm, rare)  # noqa: E731
@@ -84,7 +85,8 @@ def ts_mixer(seed: int) -> Program:
 
 def is_all_you_need(seed: int) -> Program:
     """Post-norm encoder and decoder with shared tables; the rate follows the repository's schedule."""
-    repository, found = "jadore801120/attention-is-all-you-need-pytorch", {}
+    repository = "jadore801120/attention-is-all-you-need-pytorch"
+    found: dict[str, Any] = {}
     for path in ("Modules", "SubLayers", "Layers", "Models"):
         found |= vars(classes(repository, f"transformer/{path}.py", **found))
     model = found["Transformer"](
@@ -219,8 +221,8 @@ def rainbow(seed: int) -> Program:
     x, y, *_ = scenes()
     x = functional.interpolate(x, size=(84, 84))
     values = torch.linspace(0, 1, 11)
-    program = fit(model, (x, y), lambda out, y: out.mean(), seed, steps=120, size=16)
-    program.optimizer, program.given_loss = adam(model, 5e-4, eps=1.5e-4), False
+    program = fit(model, (x, y), lambda out, y: out.mean(), seed, steps=300)
+    program.optimizer, program.given_loss = adam(model, 1e-3, eps=1.5e-4), False
 
     def learn(program: Program, x: Tensor, y: Tensor) -> Tensor:
         model.reset_noise()

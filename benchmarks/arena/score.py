@@ -70,6 +70,8 @@ def ask(program: Any, twin: dict[str, Any] | None, *, comparable: bool) -> dict[
         if not harms(entry["losses"], twin["losses"]):
             watch.close()
             return entry | {"harmless": True}
+    rows: Any = []
+    with_batch: Any = []
     begun = time.process_time()
     try:
         rows = watch.diagnose()
@@ -77,7 +79,6 @@ def ask(program: Any, twin: dict[str, Any] | None, *, comparable: bool) -> dict[
         with_batch = watch.diagnose(batch=program.batches[0]) if program.given_loss else rows
     except Exception as error:  # a diagnosis that raises is wrong, and the others are still asked
         entry["raised"] = f"{type(error).__name__}: {error}"[:200]
-        rows = with_batch = []
     seconds = time.process_time() - begun
     watch.close()
     return entry | {
