@@ -12,7 +12,7 @@ from sonde.analysis.gaussian import participation
 from sonde.analysis.products import Moments, Products
 from sonde.observe.predict.elementwise import MASKED, add_constant, scalar_value
 from sonde.observe.predict.positions import Rows
-from sonde.observe.predict.signal import Signal, make, unknown_result
+from sonde.observe.predict.signal import Signal, make, undefined_signal, unknown_result
 
 
 def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
@@ -20,6 +20,8 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
     named: int | None = kwargs.get("axis", dim)
     axis = (-1 if named is None else named) % x.dim()
     size, row_axis = x.shape[axis], max(axis - 1, 0)
+    if (why := _not_known(x, axis)) is not None:
+        return undefined_signal(x.tape, tuple(x.shape), why, [x.node])
     rows = _rows(x, axis)
     counts, common = rows.counts, rows.overlap()
 
@@ -57,6 +59,18 @@ def softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Signal:
         scores = scores.parents[0].source
     made.node.rows, made.node.scores = rows, scores
     return made
+
+
+def _not_known(x: Signal, axis: int) -> str | None:
+    """Why the weights of a softmax are not known, if masks differ or scores have a fixed bias."""
+    allowed, node = x.node.allowed, x.node
+    if allowed is not None and axis == x.dim() - 1:
+        masks = allowed.broadcast_to([*allowed.shape[:-1], x.shape[axis]]).reshape(-1, *allowed.shape[-2:])
+        if bool((masks != masks[0]).any()):
+            return "attention with masks that differ between samples or windows has no moments here"
+    while len(node.parents) == 1 and not (node.is_biased or node.fan):  # masks, scales and shapes of scores
+        node = node.parents[0]
+    return "a fixed bias of attention scores, as of ALiBi, has no moments here" if node.is_biased else None
 
 
 def _participation(variance: float, counts: Products) -> tuple[Products, Products]:

@@ -18,8 +18,8 @@ from sonde.observe.predict.weights import empirical
 
 Handler = Callable[..., Any]
 
-MASKED = -1e4
-"""A score below this is masked."""
+MASKED = -50.0
+"""A score below this is masked: e^-50 is nothing."""
 
 
 def pointwise(x: Signal, function: Pointwise) -> Signal:
@@ -154,6 +154,12 @@ def add_signals(a: Any, b: Any) -> Signal:
     axes = len(shape)
     if not isinstance(b, Signal):
         return add_constant(a, b, shape)
+    for x, mean in ((a, b), (b, a)):
+        if (found := _with_own_mean(x, mean)) is not None:
+            return found
+    if _without_weights(a.node) & _without_weights(b.node):
+        why = "a sum of two functions of one tensor, without weights between, has no moments here"
+        return undefined_signal(a.tape, shape, why, [a.node, b.node])
 
     def forward(inputs: list[Moments]) -> Moments:
         x, y = (_aligned(a, axes)(one) for one in inputs)
@@ -193,6 +199,47 @@ def add_signals(a: Any, b: Any) -> Signal:
     )
 
 
+def _without_weights(node: Node) -> set[int]:
+    """The tensors that this one is a function of, entry by entry, before any weights."""
+    found = {node.order}
+    while len(node.parents) == 1 and not node.fan and math.prod(node.parents[0].shape) == math.prod(node.shape):
+        node = node.parents[0]
+        found.add(node.order)
+    return found
+
+
+def _with_own_mean(x: Signal, mean: Signal) -> Signal | None:
+    """k (x + c · mean(x)), as in centring by hand (c = −1); None if the other operand is not a mean of x."""
+    smoothed = mean.node.source.smoothed
+    if smoothed is None or x.node.undefined:
+        return None
+    of, average_of = smoothed
+    k, of_mean = _multiple(x.node, of), _multiple(mean.node, mean.node.source)
+    if not k or of_mean is None:
+        return None
+    c = of_mean / k
+
+    def mixed(products: Products) -> Products:
+        return k**2 * (products + (2 * c + c**2) * average_of(products))
+
+    def forward(inputs: list[Moments]) -> Moments:
+        return Moments(k * inputs[0].mean * (1 + c), mixed(inputs[0].products))
+
+    return make([Signal.of(of, x.tape, x.dtype)], x.shape, forward, lambda gradient, inputs: [mixed(gradient)])
+
+
+def _multiple(node: Node, other: Node) -> float | None:
+    """By which factor the entries of a node are those of another; None if they are not."""
+    if node is other:
+        return 1.0
+    if node.source is not other.source:
+        return None
+    at = torch.linspace(-2, 2, 9, dtype=torch.double)
+    values, of = ((one.function(at) if one.root is not None else at) for one in (node, other))
+    factor = float((values * of).sum() / of.square().sum())
+    return factor if torch.allclose(values, factor * of) else None
+
+
 def _of_sum(both: Sequence[Moments], own: Sequence[float], common: float) -> float:
     """The variance of log E(a + b)² of E ab, which is not its mean in a draw."""
     total = both[0].plus(both[1]).square
@@ -217,7 +264,10 @@ def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = Non
     share = 0.0 if known is None or a.node.undefined else known.square / (known.square + a.node.moments.square)
     fresh = 2 * share**2 / b.numel()
     options: dict[str, Any] = {"fresh": fresh, "allowed": allowed, "axis_map": same_axis, "is_sum": True}
-    return make([a], shape, forward, backward, **options, passes=lambda inputs: [1.0])
+    made = make([a], shape, forward, backward, **options, passes=lambda inputs: [1.0])
+    if known is None and a.node.undefined is None:
+        made.node.is_biased = b.dim() > 0 and b.shape[-1] > 1 and bool((b != b[..., :1]).any())
+    return made
 
 
 def multiply_signals(a: Any, b: Any) -> Signal:

@@ -40,6 +40,7 @@ from sonde.observe.predict.shapes import (
     repeat_interleave,
     reshape,
     reshaping,
+    roll,
     select,
     stack,
     transpose,
@@ -162,8 +163,8 @@ OPERATIONS: dict[str, Handler] = {
     "bmm": matmul,
     "mm": matmul,
     "addmm": addmm,
-    "baddbmm": lambda bias, a, b, beta=1, alpha=1: (
-        OPERATIONS["mul"](matmul(a, b), alpha) if beta == 0 else matmul(a, b) * alpha + bias * beta
+    "baddbmm": lambda bias, batch1, batch2, beta=1, alpha=1: (
+        matmul(batch1, batch2) * alpha + (bias * beta if beta else 0)
     ),
     "einsum": einsum,
     "conv1d": convolution(torch.conv1d),
@@ -200,6 +201,7 @@ OPERATIONS: dict[str, Handler] = {
     "expand": expand,
     "expand_as": lambda x, other: expand(x, tuple(other.shape)),
     "repeat_interleave": repeat_interleave,
+    "roll": roll,
     "getitem": index,
     "select": select,
     "narrow": narrow,

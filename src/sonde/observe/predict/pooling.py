@@ -41,7 +41,11 @@ def mean(x: Signal, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Si
         return [gradient / count**2]
 
     made = make([x], shape, forward, backward)
-    made.node.mean_of = (x.node, axes) if keepdim else None
+    if keepdim:
+        made.node.mean_of, made.node.smoothed = (
+            (x.node, axes),
+            (x.node, lambda products: average(products, sizes, axes)),
+        )
     return made
 
 
@@ -80,13 +84,15 @@ def _pooled(x: Signal, shape: Shape, kernel: Sequence[int]) -> Signal:
     """Means over windows."""
     sizes = tuple(x.shape)
 
-    def forward(inputs: list[Moments]) -> Moments:
-        products = inputs[0].products
+    def mixed(products: Products) -> Products:
         for axis, k in enumerate(kernel, 2):
             same, other = products.take([0], axis), products.take([1], axis)
-            mixed = same / k + other * (1 - 1 / k)
-            products = np.concatenate([mixed, mixed if shape[axis] == 1 else other], axis)
-        return Moments(inputs[0].mean, products)
+            mean = same / k + other * (1 - 1 / k)
+            products = np.concatenate([mean, mean if shape[axis] == 1 else other], axis)
+        return products
+
+    def forward(inputs: list[Moments]) -> Moments:
+        return Moments(inputs[0].mean, mixed(inputs[0].products))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         for axis, k in enumerate(kernel, 2):
@@ -97,7 +103,10 @@ def _pooled(x: Signal, shape: Shape, kernel: Sequence[int]) -> Signal:
             gradient = np.concatenate([same, near * same + (1 - near) * other], axis) * covered / k**2
         return [gradient]
 
-    return make([x], shape, forward, backward)
+    made = make([x], shape, forward, backward)
+    if shape == sizes:
+        made.node.smoothed = x.node, mixed
+    return made
 
 
 def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: Any) -> Signal:

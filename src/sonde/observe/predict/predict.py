@@ -118,7 +118,8 @@ def _embedded(x: Tensor, weight: Tensor, tape: Tape) -> Tensor:
     if isinstance(x, Signal):
         return x
     mean, products = empirical(x)
-    size = weight_moments(weight).square / max(float(weight.double().square().mean()), 1e-300)
+    share = float(x.detach().any(-1).double().mean())  # the row of a padding token is 0
+    size = weight_moments(weight).square * share / max(float(products.flat[0]), 1e-300)
     alike = average(products[..., 0], tuple(x.shape[:-1]), range(x.dim() - 1)).flat[0] / products.flat[0]
     node = Node(tuple(x.shape), Moments(mean * math.sqrt(size), products * size))
     return Signal.of(tape.add(node, fresh=2 * float(alike) / x.shape[-1]), tape)

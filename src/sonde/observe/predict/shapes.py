@@ -15,7 +15,7 @@ from sonde.analysis.products import Moments, Products, Shape, expanded, reshaped
 from sonde.observe.predict.elementwise import Handler, constant_moments, pointwise, summed_gradient
 from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis
 from sonde.observe.predict.signal import Signal, make, result_of, unknown_result
-from sonde.observe.predict.tape import kernel_at, unchanged
+from sonde.observe.predict.tape import identity, kernel_at, unchanged
 
 
 def _shaped(
@@ -108,6 +108,14 @@ def expand(x: Signal, *sizes: Any) -> Signal:
     kept = {axis: axis + new for axis, n in enumerate(before) if after[axis + new] == n}
     there, back = (lambda p: expanded(p, len(after))), (lambda g: summed_gradient(g, after, before))
     return _shaped(x, after, there, back, kept.get)
+
+
+def roll(x: Signal, shifts: Any, dims: Any = None) -> Signal:
+    """The same entries at other places."""
+    moved = (
+        range(x.dim()) if dims is None else [axis % x.dim() for axis in (dims if isinstance(dims, tuple) else [dims])]
+    )
+    return _shaped(x, tuple(x.shape), identity, identity, lambda axis: None if axis in moved else axis)
 
 
 def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any) -> Signal:

@@ -48,7 +48,7 @@ def unchanged(radial: float) -> Sequence[float]:
     return [radial]
 
 
-def identity(x: Tensor) -> Tensor:
+def identity(x: Any) -> Any:
     """x."""
     return x
 
@@ -70,12 +70,14 @@ class Node:
     function: Pointwise = identity
     allowed: Tensor | None = None  # scores that a mask left
     mean_of: "tuple[Node, list[int]] | None" = None  # of a mean that keeps its axes: of what, over which axes
+    smoothed: "tuple[Node, Callable[[Products], Products]] | None" = None  # of a mean: of what, and how
     axis_map: AxisMap | None = None  # where tokens of the operands are; None: mixed
     kernel: Kernel | None = None  # of tokens that differ
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a concatenation: operand (`id`) → places
     joined: tuple[int, list[Any]] | None = None  # of a concatenation: the axis and the parts
     padded: tuple[Any, list[int]] | None = None  # what zeros were put around, and how many before it on each axis
     is_sum: bool = False
+    is_biased: bool = False  # a constant was added that differs along the last axis
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
     is_weighted: bool = False  # the last of these
