@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         "the ring divides by the entries after the step",
         "observe/ring.py",
-        "self.before = tensor_norms(torch.split(last.entries, self.sizes))",
-        "self.before = tensor_norms(torch.split(self.entries, self.sizes))",
+        "self.before = tensor_norms(torch.split(before, self.sizes))",
+        "self.before = tensor_norms(torch.split(now, self.sizes))",
         "unit/test_spikes.py -k naive",
     ),
     Mutant(

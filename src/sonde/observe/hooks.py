@@ -229,11 +229,7 @@ class Hooks:
         before, after = self._made[watched]
         if watched.is_root and getattr(module, "_compiled_call_impl", None) is not None:
             return [_AroundGraph(module, before, after)]
-        handles = (
-            module.register_forward_pre_hook(before),
-            module.register_forward_hook(after, with_kwargs=True, always_call=True),
-        )
-        return [_renumbered(handle, -self._switch) for handle in handles]
+        return [_OnModule(module, before, after, -self._switch)]
 
 
 class _AroundGraph:
@@ -266,14 +262,22 @@ class _AroundGraph:
             module._compiled_call_impl = self._graph
 
 
-def _renumbered(handle: Any, number: int) -> Any:
-    """Give the hook this number: where it is the same in all modules, those with the same code share a graph."""
-    for known in (handle.hooks_dict_ref, *handle.extra_dict_ref):
-        hooks = known()
-        if handle.id in hooks:
-            hooks[number] = hooks.pop(handle.id)
-    handle.id = number
-    return handle
+class _OnModule:
+    """The two hooks of a module, under one number: where it is the same in all modules, they may share a graph.
+
+    They are put where `register_forward_hook` puts them, which would take longer and give each a number of its own.
+    """
+
+    def __init__(self, module: Any, before: ModuleHook, after: ModuleHook, number: int) -> None:
+        marks = module._forward_hooks_with_kwargs, module._forward_hooks_always_called
+        module._forward_pre_hooks[number], module._forward_hooks[number] = before, after
+        for marked in marks:
+            marked[number] = True
+        self._number, self._dicts = number, (module._forward_pre_hooks, module._forward_hooks, *marks)
+
+    def remove(self) -> None:
+        for hooks in self._dicts:
+            hooks.pop(self._number, None)
 
 
 def _is_exporting() -> bool:

@@ -91,19 +91,18 @@ class Recorder:
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
         dense = self._spikes.is_dense(self.step)
-        watched = self.step == self._next or dense
-        self._updates.start()
+        watched, before = self.step == self._next or dense, self._watched
+        self._watched = watched
+        if watched or before or self._updates.several:
+            self._updates.start()
         self._passes.backward_seen = False
+        if before and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
+            self._passes.stop_listening()
+            self._hooks.detach()
         if watched:
             self._next = max(self._next, next_watched(self.step, self._every))
             self._updates.costly = is_costly(self.step, self._every) or dense
             self._passes.start(self.step, costly=self._updates.costly)
-        if self._watched and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
-            self._hooks.detach()
-        if not watched:
-            self._passes.stop_listening()
-        self._watched = watched
-        if watched:
             self._hooks.attach()
 
     def _notice_replacements(self) -> None:

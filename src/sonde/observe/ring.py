@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sonde.core.seed_statistics import band_limit
@@ -28,7 +30,7 @@ DENSE = 16  # steps that are watched after a spike
 _FEWEST, _RECENT = 16, 32  # values that make a band: at least, and the last ones
 _RARE = 8  # spikes after which the time between two is not doubled any more
 _AGAIN = 4  # values after which a limit is computed anew
-_WAITING = 16  # values of a device whose copies cannot be asked whether they are done, read at once
+_WAITING = 32  # values of a device whose copies cannot be asked whether they are done, read at once
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Trace:
 
     names: list[str]  # of the parameters whose entries are compared
     rates: dict[str, float | Tensor]  # group → learning rate
-    entries: Tensor | None = None
+    entries: Tensor | NDArray[Any] | None = None
     sizes: list[int] = field(default_factory=list)  # entries of each parameter
     gradients: Tensor | None = None  # norms
     with_gradient: list[str] = field(default_factory=list)
@@ -49,8 +51,9 @@ class Trace:
         """Compute how far the entries moved since the step before; nothing if the parameters are others."""
         if self.entries is None or last.entries is None or (self.names, self.sizes) != (last.names, last.sizes):
             return
-        self.moved = tensor_norms(torch.split(self.entries - last.entries, self.sizes))
-        self.before = tensor_norms(torch.split(last.entries, self.sizes))
+        now, before = torch.as_tensor(self.entries), torch.as_tensor(last.entries)
+        self.moved = tensor_norms(torch.split(now - before, self.sizes))
+        self.before = tensor_norms(torch.split(before, self.sizes))
 
     def tensors(self) -> Iterator[Tensor]:
         """The tensors that rows are made from."""
@@ -88,9 +91,13 @@ class _Entries:
         self.names = [name for name, _ in views]
         self._views = [view for _, view in views]
         self.sizes = [view.numel() for view in self._views]
+        on_host = self._quick and all(view.is_cpu for view in self._views)
+        self._arrays = [view.numpy() for view in self._views] if on_host else []  # numpy joins them in half the time
 
-    def read(self) -> Tensor | None:
+    def read(self) -> Tensor | NDArray[Any] | None:
         """A copy of the entries, one parameter after the other."""
+        if self._arrays:
+            return np.concatenate(self._arrays)
         return torch.cat(self._views) if self._views else None
 
     def gradients(self, members: list[nn.Parameter]) -> tuple[list[str], Tensor | None]:
@@ -167,7 +174,7 @@ class _Bands:
 
     def __init__(self) -> None:
         self._bands = {"loss": _Band(1.3), "gradient": _Band(4.0)}
-        self._waiting: dict[str, deque[tuple[int, Tensor, Any]]] = {name: deque() for name in self._bands}
+        self._waiting: deque[tuple[str, int, Tensor, Any]] = deque()
         self._found: list[dict[str, Any]] = []
 
     def add(self, name: str, step: int, value: Tensor) -> None:
@@ -180,7 +187,7 @@ class _Bands:
             value = value.to("cpu", non_blocking=True)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
-        self._waiting[name].append((step, value, done))
+        self._waiting.append((name, step, value, done))
 
     def _compare(self, name: str, step: int, value: float) -> None:
         band = self._bands[name]
@@ -191,10 +198,10 @@ class _Bands:
 
     def spikes(self) -> list[dict[str, Any]]:
         """Of the numbers that are here by now, those that left their band since the last call."""
-        for name, waiting in self._waiting.items():
-            while waiting and (waiting[0][2].query() if waiting[0][2] is not None else len(waiting) > _WAITING):
-                step, value, _ = waiting.popleft()
-                self._compare(name, step, value.item())
+        waiting = self._waiting
+        while waiting and (waiting[0][3].query() if waiting[0][3] is not None else len(waiting) > _WAITING):
+            name, step, value, _ = waiting.popleft()
+            self._compare(name, step, value.item())
         found, self._found = self._found, []
         return found
 

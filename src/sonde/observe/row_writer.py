@@ -23,9 +23,9 @@ from sonde.store.journal import Journal, read_watched
 from sonde.store.schemas import RunState
 
 MOST_ROWS_IN_MEMORY = 1_000_000  # in memory; then every other watched step is dropped
-WAITING_ROWS = 200  # that wait at most before they are written
+WAITING_ROWS = 1000  # that wait at most before they are written
 WAITING_SECONDS = 10.0  # for which they wait at most
-_CHECK_SECONDS = 1.0  # between two checks of the thread
+_CHECK_SECONDS = 1.0  # between two checks of the thread, and two heartbeats
 
 
 class RowSink(ABC):
@@ -158,6 +158,7 @@ class RowWriter:
         self._pending: list[StepRecord] = []
         self._expected = 0
         self._deadline = 0.0
+        self._beat = 0.0  # when the next heartbeat is due
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -215,12 +216,15 @@ class RowWriter:
             self.add(logged)
 
     def maybe_flush(self, step: int) -> None:
-        """Write what waits if it is much, or old; send a heartbeat in any case."""
-        self._sink.renew_heartbeat()
+        """Write what waits if it is much, or old; send a heartbeat every second."""
+        now = time.monotonic()
+        if now >= self._beat:
+            self._beat = now + _CHECK_SECONDS
+            self._sink.renew_heartbeat()
+        if not self._pending:
+            return
         with self._lock:
-            if not self._pending:
-                return
-            if self._expected >= WAITING_ROWS or time.monotonic() >= self._deadline or not self._described:
+            if self._expected >= WAITING_ROWS or now >= self._deadline or not self._described:
                 self.flush(step)
 
     def flush(self, step: int) -> None:

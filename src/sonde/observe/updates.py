@@ -143,6 +143,7 @@ class Updates:
         self._model = model
         self._optimisers = [weakref.ref(optimiser) for optimiser in optimisers]
         self._awaited = set(range(len(optimisers)))
+        self.several = len(optimisers) > 1
         self.costly = False  # whether what takes longer is computed in this step
         self._calling: Any = None  # the scaler that was seen to step an optimiser
         self.start()
@@ -233,7 +234,7 @@ class Updates:
 
         One that steps twice while another waits leaves the other behind, until that one steps again.
         """
-        if len(self._optimisers) == 1:
+        if not self.several:
             return True
         again = index in self._stepped
         self._stepped.add(index)
