@@ -10,6 +10,7 @@ from torch.nn import functional
 import sonde
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.observe.experiments.losses import compares_samples
+from sonde.observe.experiments.pairs import leak
 from sonde.observe.operations import gate_saturation
 
 
@@ -201,6 +202,13 @@ def test_a_feature_that_is_the_target_is_seen_in_the_first_step() -> None:
             loss(model(x), y).backward()
             optimiser.step()
         assert loud(watch.diagnose()) == ["target_leakage"]
+
+
+def test_targets_that_number_the_samples_are_no_leak() -> None:
+    x = torch.randn(32, 6)
+    assert leak(x, torch.arange(32), "classes") is None
+    y = torch.arange(32) % 4
+    assert leak(torch.cat([x, y[:, None].float()], 1), y, "classes") == {"feature": 6, "n": 32}
 
 
 def test_a_distance_of_ones_own_with_the_wrong_sign_runs_away() -> None:

@@ -91,6 +91,9 @@ def leak(x: Any, y: Any, kind: str) -> dict[str, int] | None:
         classes = [given[y == known] for known in set(y.tolist())]
         if len(given) - max(map(len, classes)) < _OTHERS:
             return None
+        classes = [part for part in classes if len(part) > 1]  # one sample has no spread
+        if sum(map(len, classes)) < len(given) / 2:
+            return None
         inside = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
         told = (inside <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0) & (len(classes) > 1)
     return {"feature": int(told.nonzero()[0]), "n": len(given)} if bool(told.any()) else None
