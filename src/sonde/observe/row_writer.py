@@ -158,7 +158,7 @@ class RowWriter:
         self._pending: list[StepRecord] = []
         self._expected = 0
         self._deadline = 0.0
-        self._beat = 0.0  # when the next heartbeat is due
+        self._heartbeat_due = 0.0
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -218,8 +218,8 @@ class RowWriter:
     def maybe_flush(self, step: int) -> None:
         """Write what waits if it is much, or old; send a heartbeat every second."""
         now = time.monotonic()
-        if now >= self._beat:
-            self._beat = now + _CHECK_SECONDS
+        if now >= self._heartbeat_due:
+            self._heartbeat_due = now + _CHECK_SECONDS
             self._sink.renew_heartbeat()
         if not self._pending:
             return
