@@ -432,8 +432,14 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
 def summary(scores: dict[str, dict[str, Any]]) -> list[str]:
     """For each set: how many networks are within the bars, and the share of draws in the band over all of them."""
     lines = ["| set | within all bars | outside | draws in the band |", "|---|---|---|---|"]
-    for heading, networks in SETS.items():
-        known = {name: scores[name] for name in networks if name in scores}
+    known_sets = {heading: {name: scores[name] for name in of if name in scores} for heading, of in SETS.items()}
+    first = {
+        heading: {name: one["first"] for name, one in of.items() if "first" in one}
+        for heading, of in known_sets.items()
+    }
+    for heading, known in (
+        known_sets | {f"{heading}, first prediction": of for heading, of in first.items() if of}
+    ).items():
         outside = [
             name
             for name, one in known.items()
@@ -470,7 +476,8 @@ def main() -> None:
         if chosen.remedies:
             scores[name]["remedy"] = proved(make, batch)
         elif chosen.only is None or chosen.only.lower() in name.lower():
-            scores[name] = asdict(score(make, batch, chosen.details)) | {"remedy": proved(make, batch)}
+            first = {"first": scores[name]["first"]} if "first" in scores.get(name, {}) else {}
+            scores[name] = asdict(score(make, batch, chosen.details)) | {"remedy": proved(make, batch)} | first
             print(name, json.dumps(scores[name]), flush=True)
     scores = {name: scores[name] for name in EVERY if name in scores}
     stored.write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n")

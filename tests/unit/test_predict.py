@@ -66,6 +66,107 @@ def test_two_correlated_entries_with_a_mean_have_the_product_of_a_double_integra
     assert found.products[1] == pytest.approx(exact, rel=1e-6)
 
 
+class Centred(nn.Module):
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.inner, self.share = nn.Sequential(nn.Linear(64, 6), nn.ReLU()), share
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        return h - self.share * h.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_mean_that_is_subtracted_by_hand_is_that_of_the_same_entries(share: float) -> None:
+    torch.manual_seed(0)
+    found = predict(Centred(share), (256, 64), remedy=False)
+    whole, before = [], []
+    for seed in range(60):
+        torch.manual_seed(seed)
+        model = Centred(share)
+        h = model.inner(torch.randn(256, 64)).detach().requires_grad_()
+        out = h - share * h.mean(-1, keepdim=True)
+        out.backward(torch.randn_like(out))
+        whole.append(float(out.detach().square().mean()))
+        before.append(float(h.grad.square().mean()))  # type: ignore[union-attr]
+    assert mean_square(found["(model)"].signal) == pytest.approx(np.mean(whole), rel=0.04)
+    assert mean_square(found["inner.1"].gradient) == pytest.approx(np.mean(before), rel=0.02)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.hidden, self.readout = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.inner(x[:, 0]))
+        for step in range(1, x.shape[1]):
+            h = torch.tanh(self.inner(x[:, step]) + self.hidden(h))
+        return self.readout(h)  # type: ignore[no-any-return]
+
+
+def test_steps_of_a_recurrence_are_its_blocks_and_one_scale_keeps_them() -> None:
+    torch.manual_seed(0)
+    found = predict(Recurrent(), (16, 12, 16))
+    assert found.blocks[:2] == ["hidden", "hidden#2"]
+    assert found.remedy is not None
+    assert found.remedy.pattern == "hidden.weight"
+
+
+class Cached(nn.Module):
+    """Two layers of uniform causal attention, with a cache that is empty, as language models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = nn.ModuleList([nn.Linear(64, 64, bias=False) for _ in range(2)])
+        self.scores = nn.ModuleList([nn.Linear(64, 64, bias=False) for _ in range(2)])
+        for layer in self.scores:
+            nn.init.normal_(layer.weight, 0, 1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for value, score in zip(self.values, self.scores, strict=True):
+            known = torch.cat([torch.zeros(x.shape[0], 0, 64), value(x)], 1)
+            x = functional.scaled_dot_product_attention(score(x), x, known, is_causal=True)
+        return x
+
+
+def test_a_cache_that_is_empty_does_not_hide_how_tokens_differ() -> None:
+    level = predict(Cached(), (4, 16, 64), remedy=False)["(model)"].signal
+    squares = []
+    for seed in range(40):
+        torch.manual_seed(seed)
+        squares.append(float(Cached()(torch.randn(4, 16, 64)).detach().square().mean()))
+    assert mean_square(level) == pytest.approx(np.mean(squares), rel=0.08)
+
+
+class Biased(nn.Module):
+    def __init__(self, bias: Tensor) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).transpose(1, 2)
+        return torch.softmax(scores + self.bias, -1) @ x
+
+
+class Pooled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + functional.layer_norm(x, (32,))
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Biased(-torch.arange(8.0)), "fixed bias"),
+        (Biased(torch.zeros(4, 8, 8).masked_fill(torch.ones(4, 8, 8).cumsum(0) * torch.arange(8) > 14, -1e9)), "masks"),
+        (Pooled(), "without weights"),
+    ],
+)
+def test_what_is_not_known_of_biased_scores_and_dependent_sums_is_undefined(model: nn.Module, why: str) -> None:
+    assert why in str(predict(model, (4, 8, 32), remedy=False)["(model)"].undefined)
+
+
 def test_weights_with_a_mean_keep_the_sign_of_what_they_sum() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.ReLU(), nn.Linear(64, 64, bias=False), nn.ReLU())

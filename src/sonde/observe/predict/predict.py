@@ -30,6 +30,7 @@ _TRIES = 16
 _HALVINGS = 5
 _GOOD_ENOUGH = 2.0  # factor between blocks
 _MOST_GROUPS = 4
+_FEWEST_BLOCKS = 3
 _OVERFLOW = 700.0
 _MOST_DOUBT = 0.2  # of a gradient's mean square
 
@@ -113,16 +114,27 @@ def _given(x: Tensor, tape: Tape) -> Tensor:
     return Signal.of(tape.add(Node(tuple(x.shape), Moments(*empirical(x.cpu())))), tape)
 
 
-def _embedded(x: Tensor, weight: Tensor, tape: Tape) -> Tensor:
+def _embedded(x: Tensor, weight: Tensor, ids: Any, tape: Tape) -> Tensor:
     """Rows of an embedding: how often ids repeat is theirs, the size is that of the distribution of the weight."""
     if isinstance(x, Signal):
         return x
     mean, products = empirical(x)
-    share = float(x.detach().any(-1).double().mean())  # the row of a padding token is 0
-    size = weight_moments(weight).square * share / max(float(products.flat[0]), 1e-300)
+    rows = _rows_of(x, weight, ids)
+    share = float(rows.any(-1).double().mean())  # that of a padding token is 0
+    size = weight_moments(weight).square * share / max(float(rows.double().square().mean()), 1e-300)
     alike = average(products[..., 0], tuple(x.shape[:-1]), range(x.dim() - 1)).flat[0] / products.flat[0]
     node = Node(tuple(x.shape), Moments(mean * math.sqrt(size), products * size))
     return Signal.of(tape.add(node, fresh=2 * float(alike) / x.shape[-1]), tape)
+
+
+def _rows_of(x: Tensor, weight: Tensor, ids: Any) -> Tensor:
+    """The rows that x is a multiple of, as few rows are not of the size of their distribution; else all rows."""
+    if isinstance(ids, Tensor) and ids.dtype in (torch.int32, torch.int64) and ids.shape == x.shape[:-1]:
+        rows = weight[ids.clamp(0, len(weight) - 1)]
+        factor = (x * rows).sum() / rows.square().sum().clamp_min(1e-30)
+        if torch.allclose(x, factor * rows):
+            return rows
+    return weight
 
 
 @contextmanager
@@ -134,7 +146,7 @@ def _recorded(model: nn.Module, tape: Tape, calls: list[Call]) -> Iterator[None]
     def after(name: str) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and isinstance(output, Tensor):
-                output = _embedded(output, module.weight, tape)
+                output = _embedded(output, module.weight, next(iter(args), None), tape)
             found = signals_in(list(output.values()) if isinstance(output, Mapping) else output)
             count[name] += 1
             if found:
@@ -181,7 +193,29 @@ def _blocks(model: nn.Module, calls: Sequence[Call]) -> list[str]:
             children = [f"{prefix}{child}" for child, _ in module.named_children()]
             there = _most_alike([child for child in children if child in shapes], shapes)
             best = there if len(there) > len(best) else best
-    return best
+    return best if len(best) >= _FEWEST_BLOCKS else _steps(calls) or best
+
+
+def _steps(calls: Sequence[Call]) -> list[str]:
+    """The calls of one module with weights whose output reaches its next call, as in an unrolled network."""
+    rows: dict[str, list[tuple[str, Node]]] = defaultdict(list)
+    for name, module, node in calls:
+        if node.undefined is None and next(module.parameters(), None) is not None:
+            rows[name.split("#")[0]].append((name, node))
+    known = [row for row in rows.values() if len(row) >= _FEWEST_BLOCKS and _reaches(row[0][1], row[1][1])]
+    return [name for name, _ in max(known, key=len, default=[])]
+
+
+def _reaches(first: Node, second: Node) -> bool:
+    waiting, seen = [second], set()
+    while waiting:
+        node = waiting.pop()
+        if node is first:
+            return True
+        later = [parent for parent in node.parents if parent.order >= first.order and parent.order not in seen]
+        seen.update(parent.order for parent in later)
+        waiting += later
+    return False
 
 
 def _most_alike(names: list[str], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
