@@ -258,7 +258,7 @@ def kill_often(kills: int, names: list[str], begin: Begin, place: Path) -> None:
 @pytest.mark.parametrize(
     ("kills", "names", "begin"),
     [
-        (3, ["run", "export runs", "export csv"], start),
+        (3, ["run", "export runs", "export csv"], forked),
         pytest.param(100, list(COMMANDS), forked, marks=pytest.mark.slow),
     ],
     ids=["3", "100"],
