@@ -4,6 +4,7 @@ The environment has `RANK`, `WORLD`, `MEETING` (where they find each other) and 
 """
 
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -109,7 +110,9 @@ def shard(model: Net, kind: str) -> tuple[int, int]:
         options = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
     if kind == "ignored":
         options = {"ignored_params": {model.frozen}}
-    if kind in ("fsdp", "offload", "ignored"):
+    if kind == "apart":  # two halves of the processes, each with a model of its own
+        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("model", "inner"))["inner"]
+    elif kind in ("fsdp", "offload", "ignored"):
         mesh = init_device_mesh("cpu", (world,))
     else:
         grid = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("data", "inner"))
@@ -118,6 +121,8 @@ def shard(model: Net, kind: str) -> tuple[int, int]:
             parallelize_module(model, grid["inner"], tensor_parallel)
     fully_shard(model.up, mesh=mesh, **options)
     fully_shard(model, mesh=mesh, **options)
+    if kind == "apart":
+        return rank % (world // 2), world // 2
     return (rank // (world // 2), 2) if kind == "both" else (rank, world)
 
 
@@ -267,15 +272,21 @@ PATIENCE = timedelta(seconds=300)  # for a process that a busy machine does not 
 
 @contextmanager
 def process_group(number: int) -> Iterator[None]:
-    """A group for one case.  It ends when every process has done with the case: none closes connections before."""
+    """A group for one case.  It ends when every process has done with the case: none closes connections before.
+
+    After an exception it ends at once: no thread of it is left when the process ends with a traceback.
+    """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD"])
     store = dist.FileStore(f"{os.environ['MEETING']}-{number}", world)
     timeout = timedelta(seconds=float(os.environ.get("TIMEOUT", PATIENCE.total_seconds())))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
-    yield
-    store.set(f"done/{rank}", "")
-    store.wait([f"done/{other}" for other in range(world)], PATIENCE)
-    dist.destroy_process_group()
+    try:
+        yield
+        store.set(f"done/{rank}", "")
+        store.wait([f"done/{other}" for other in range(world)], PATIENCE)
+    finally:
+        gc.collect()  # what a case leaves may hold groups
+        dist.destroy_process_group()
 
 
 def main(runs: str, cases: list[str]) -> None:

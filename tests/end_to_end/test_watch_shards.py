@@ -197,6 +197,17 @@ def test_norms_and_outputs_of_four_processes_are_those_of_one(tmp_path: Path) ->
     check(tmp_path, ["ddp-64", "zero-64", "fsdp-64", "tensor-64"], 4)
 
 
+def test_processes_whose_mesh_is_without_rank_0_watch_and_wait_for_nobody(tmp_path: Path) -> None:
+    """Two processes hold one model and two another; rank 0 records its own."""
+    found, warned = run(tmp_path, ["apart-64"], 4)
+    assert not any("are undefined" in err for err in warned), warned
+    assert [known["apart-64"]["collectives"] for known in found] == [WATCHED_STEPS, WATCHED_STEPS, 0, 0]
+    assert all(known["apart-64"]["same"] for known in found), "watching changed the weights"
+    rows = of_case(tmp_path, "apart-64")
+    assert_equals_gathered(rows, found[0]["apart-64"]["truth"], "64")
+    assert_equals_unsharded(rows, "apart", "64")
+
+
 @pytest.mark.slow
 def test_norms_of_four_processes_are_those_of_one_on_meshes_of_one_and_two_axes(tmp_path: Path) -> None:
     kinds = ("fsdp", "tensor", "hybrid", "both", "ddp", "zero")

@@ -58,6 +58,7 @@ class Shards:
         self._reason: str | None = None  # why there is no collective
         self._group: Any = None
         self._members = 0  # processes in it
+        self._beside_first = False  # whether rank 0 holds parts of the same parameters or of the batch
         self.active = bool(sharded or self._peers)  # whether it takes part in sums
         self._watch = f"sonde/watch/{next(_numbers)}" if self.active else ""
         if not self.active:
@@ -216,7 +217,7 @@ class Shards:
 
     def leave(self) -> None:
         """Tell the other processes not to wait for this one.  This is no collective."""
-        if self.active and self._reason is None and is_initialised():
+        if self.active and self._reason is None and self._beside_first and is_initialised():
             with suppress(Exception):
                 _store().set(self._key("left"), str(dist.get_rank()))
         self._reason = self._reason or "the watch is closed"
