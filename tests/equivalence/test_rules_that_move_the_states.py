@@ -27,7 +27,7 @@ from sonde.rules import (
     Rule,
     Signal,
 )
-from sonde.rules.moved_states import relaxed
+from sonde.rules.pc import relaxed
 from sonde.rules.rule import Evaluation, Route
 from sonde.training.credit_assignment import CreditAssignment
 

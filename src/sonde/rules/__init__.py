@@ -25,9 +25,13 @@ definitions of `sonde.analysis`.  A plugin needs none of these lines.
 from sonde.rules.bp import Backprop, ForwardGradient, Frozen
 from sonde.rules.bridges import CreditBridge, StateBridge
 from sonde.rules.dfa import DirectFeedback, DirectKolenPollack, ForwardDirectFeedback, TargetProjection
+from sonde.rules.dualprop import DualPropagation
+from sonde.rules.ep import EquilibriumPropagation
 from sonde.rules.fa import BatchMagnitudes, FeedbackAlignment, FixedMagnitudes, KolenPollack, UniformSigns, WeightMirror
+from sonde.rules.ff import ForwardForward
 from sonde.rules.local import DirectTargets, PredSim
-from sonde.rules.moved_states import DualPropagation, EquilibriumPropagation, ForwardForward, Pepita, PredictiveCoding
+from sonde.rules.pc import PredictiveCoding
+from sonde.rules.pepita import Pepita
 from sonde.rules.rule import Evaluation, Facts, LocalRule, Pair, Rule, RuleState, Signal
 from sonde.rules.states import Nothing, StoredState
 
