@@ -93,7 +93,7 @@ def test_a_mean_that_is_subtracted_by_hand_is_that_of_the_same_entries(share: fl
     assert mean_square(found["inner.1"].gradient) == pytest.approx(np.mean(before), rel=0.02)
 
 
-class Recurrent(nn.Module):
+class Steps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.hidden, self.readout = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 4)
@@ -107,7 +107,7 @@ class Recurrent(nn.Module):
 
 def test_steps_of_a_recurrence_are_its_blocks_and_one_scale_keeps_them() -> None:
     torch.manual_seed(0)
-    found = predict(Recurrent(), (16, 12, 16))
+    found = predict(Steps(), (16, 12, 16))
     assert found.blocks[:2] == ["hidden", "hidden#2"]
     assert found.remedy is not None
     assert found.remedy.pattern == "hidden.weight"

@@ -54,7 +54,7 @@ def apply(func: Any, args: Any, kwargs: Any) -> Any:
     name = _name(func)
     if name in _REFUSED:
         raise SondeError(
-            f"the model branches on values of its input ({name}), so it cannot be predicted: "
+            f"the model needs values of its input ({name}), as for an `if`, so it cannot be predicted: "
             "measure it with `sonde check` and a batch"
         )
     if name in _ATTRIBUTES:

@@ -145,7 +145,8 @@ class Prediction:
         what = "The signal" if direction == "signal" else "The gradient"
         rate = "" if factor is None else f" changes by ×{number(factor, 3)} from block to block"
         if out is None:
-            return [f"{what}{rate or ' arrives'}; it stays within {LOWEST:g} to {HIGHEST:g} everywhere."]
+            where = "where it is defined" if len(ends) < len(self.modules) else "everywhere"
+            return [f"{what}{rate or ' arrives'}; it stays within {LOWEST:g} to {HIGHEST:g} {where}."]
         level = getattr(out, direction)
         of = "of the input" if direction == "signal" else "of the output's"
         scale = self.input_rms if direction == "signal" else 1.0
