@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,7 +212,7 @@ def there(tool: str) -> bool:
     return package is None or importlib.util.find_spec(package) is not None
 
 
-def measure(name: str, turns: int) -> dict[str, Any]:
+def measure(name: str, turns: int, tools: Iterable[str] = TOOLS) -> dict[str, Any]:
     """Ratios of every tool to the plain loop of the same turn."""
     words, make, block = MODELS[name]
     torch.manual_seed(0)
@@ -222,7 +222,7 @@ def measure(name: str, turns: int) -> dict[str, Any]:
         Path(os.devnull).open("w") as nowhere,
         redirect_stdout(nowhere),
     ):
-        loops = {tool: Loop(program, tool, Path(folder)) for tool in TOOLS if there(tool)}
+        loops = {tool: Loop(program, tool, Path(folder)) for tool in tools if there(tool)}
         for loop in loops.values():
             loop.steps(10)  # the first ten are all watched: what follows is the steady state
         seconds: dict[str, list[float]] = {tool: [] for tool in loops}
@@ -316,6 +316,8 @@ def memory(name: str) -> float:
     return statistics.median(peak(name, "sonde") / peak(name, "plain") for _ in range(3))
 
 
+OWN = ("plain", "sonde", "sonde, ring alone", "sonde, closed")
+
 BARS = {("mlp", "sonde"): 1.15, ("resnet", "sonde"): 1.05, ("transformer", "sonde"): 1.05}
 BARS |= {(name, "sonde, ring alone"): 1.03 for name in ("resnet", "transformer")}
 BARS |= {(name, "sonde, every step"): 1.6 for name in ("resnet", "transformer")}
@@ -338,6 +340,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(
         [
             *lines,
+            *_own_lines(found.get("own", {})),
             "",
             f"`torch.compile(fullgraph=True)` of such a transformer with 3 layers, relative to the compiled loop: "
             f"{_cell(graphs['unwatched steps'])} in steps that are not watched, {_cell(graphs['default'])} with the "
@@ -350,6 +353,17 @@ def table(found: dict[str, Any]) -> str:
             "",
         ]
     )
+
+
+def _own_lines(models: dict[str, Any]) -> list[str]:
+    """Sonde alone, measured later than the other tools."""
+    if not models:
+        return []
+    known = list(models.values())
+    words = ", ".join(model["model"] for model in known)
+    ratios = "; ".join(f"{tool}: {', '.join(_cell(model['ratios'][tool]) for model in known)}" for tool in OWN[1:])
+    turns, loads = (", ".join(str(model[what]) for model in known) for what in ("turns", "load"))
+    return ["", f"Sonde alone, measured later ({words}): {ratios}. Turns: {turns}. Load of the machine: {loads}."]
 
 
 def placed(page: str, text: str) -> str:
@@ -370,6 +384,7 @@ def main() -> None:
         "--only", choices=[*MODELS, "compiled"], help="measure this model anew and keep what is known of the others"
     )
     parser.add_argument("--peak", nargs=2, metavar=("MODEL", "TOOL"), help=argparse.SUPPRESS)
+    parser.add_argument("--own", action="store_true", help="measure Sonde alone, beside the table as it is")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.peak:
@@ -377,10 +392,14 @@ def main() -> None:
         return
     results = HERE / "watch.json"
     found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {"models": {}, "memory": {}}
-    if given.only in (None, "compiled"):
+    if given.own:
+        chosen = [given.only] if given.only else list(MODELS)
+        found["own"] = found.get("own", {}) | {name: measure(name, given.turns, OWN) for name in chosen}
+        results.write_text(json.dumps(found, indent=1) + "\n")
+    elif given.only in (None, "compiled"):
         found["compiled"] = measure_compiled(given.turns)
         results.write_text(json.dumps(found, indent=1) + "\n")
-    for name in [given.only] if given.only else MODELS:
+    for name in [] if given.own else [given.only] if given.only else MODELS:
         if name == "compiled":
             continue
         found["models"][name] = measure(name, given.turns)
@@ -395,7 +414,7 @@ def main() -> None:
         value = found["compiled"]["ratios"][what]["median"]
         print(f"{'holds' if value <= bar else 'FAILS'}: torch.compile, {what}, {value:.3f} (at most {bar})")
     for (name, tool), bar in BARS.items():
-        ratios = found["models"].get(name, {}).get("ratios", {})
+        ratios = found["models"].get(name, {}).get("ratios", {}) | found.get("own", {}).get(name, {}).get("ratios", {})
         if tool in ratios:
             value = ratios[tool]["median"]
             print(f"{'holds' if value <= bar else 'FAILS'}: {tool} on {name}, {value:.3f} (at most {bar})")
