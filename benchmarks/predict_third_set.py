@@ -14,9 +14,10 @@ Make = Callable[[], nn.Module]
 def selfnormalising() -> nn.Module:
     """SELU with its initialisation, deviation 1/√fan-in (Klambauer et al. 2017)."""
     model = nn.Sequential(*[part for _ in range(12) for part in (nn.Linear(192, 192), nn.SELU())], nn.Linear(192, 10))
-    for layer in model[::2]:
-        nn.init.normal_(layer.weight, 0, 1 / math.sqrt(192))
-        nn.init.zeros_(layer.bias)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0, 1 / math.sqrt(192))
+            nn.init.zeros_(layer.bias)
     return model
 
 
@@ -173,9 +174,9 @@ def _ids() -> Tensor:
     return torch.randint(5, 300, (8, 32))
 
 
-_TEXT = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192}
-_TOKENS = {"vocab_size": 300, "use_cache": False}
-_WHISPER = {"encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+_TEXT: dict[str, Any] = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192}
+_TOKENS: dict[str, Any] = {"vocab_size": 300, "use_cache": False}
+_WHISPER: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
 
 THIRD: dict[str, tuple[Make, tuple[int, ...] | Callable[[], Tensor]]] = {
     "self-normalising network": (selfnormalising, (64, 192)),

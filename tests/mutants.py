@@ -88,21 +88,21 @@ MUTANTS = (
     # predicted moments
     Mutant(
         "a gradient passes an activation by its values",
-        "analysis/gaussian.py",
+        "analysis/moments.py",
         "square_slope(self._values(mean, std)[1], mean, std, rho)]",
         "square_slope(self._values(mean, std)[0], mean, std, rho)]",
         "unit/test_predict.py -k residual_study",
     ),
     Mutant(
         "a correlation keeps the square of the mean",
-        "analysis/gaussian.py",
+        "analysis/moments.py",
         "(moments.products - moments.mean**2) / variance",
         "moments.products / moments.square",
         "unit/test_predict.py -k with_a_mean",
     ),
     Mutant(
         "the mean of a product is that of one term",
-        "analysis/products.py",
+        "analysis/moments.py",
         "Moments(summed * self.mean * other.mean,",
         "Moments(self.mean * other.mean,",
         "unit/test_predict.py -k with_a_mean",

@@ -16,8 +16,18 @@ from typer.testing import CliRunner
 
 import sonde
 from sonde.analysis import theory
-from sonde.analysis.gaussian import Expectation, critical_weight_std, nodes, participation
-from sonde.analysis.products import Moments, Products, average, centred, contracted, reshaped
+from sonde.analysis.moments import (
+    Expectation,
+    Moments,
+    Products,
+    average,
+    centred,
+    contracted,
+    critical_weight_std,
+    nodes,
+    participation,
+    reshaped,
+)
 from sonde.cli import app
 from sonde.core.errors import SondeError
 from sonde.observe.predict import Prediction, predict, register

@@ -9,8 +9,7 @@ import math
 
 import numpy as np
 
-from sonde.analysis.gaussian import Elementwise
-from sonde.analysis.products import Moments
+from sonde.analysis.moments import Elementwise, Moments
 
 INPUT_SECOND_MOMENT = 1 / 3
 """Of an input from U(−1, 1); also the loss of predicting zero when the target is the input."""

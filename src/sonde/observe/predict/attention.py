@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sonde.analysis.gaussian import participation
-from sonde.analysis.products import Moments, Products
+from sonde.analysis.moments import Moments, Products, participation
 from sonde.observe.predict.elementwise import MASKED, add_constant, scalar_value
 from sonde.observe.predict.positions import Rows
 from sonde.observe.predict.signal import Signal, make, undefined_signal, unknown_result

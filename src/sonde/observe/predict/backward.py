@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sonde.analysis.products import Moments, Products
+from sonde.analysis.moments import Moments, Products
 from sonde.observe.predict.positions import MOST, Kernel, equalised, fitted, parted, with_averages
 from sonde.observe.predict.tape import STEP, Node, Spread, Tape, add_spread, common_square, kernel_at, log_ratio
 

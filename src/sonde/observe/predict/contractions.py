@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sonde.analysis.products import Moments, Products, Shape, contracted, labels_for
+from sonde.analysis.moments import Moments, Products, Shape, contracted, labels_for
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
 from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike

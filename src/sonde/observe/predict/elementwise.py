@@ -8,8 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sonde.analysis.gaussian import Elementwise, gaussian, nodes, square_slope
-from sonde.analysis.products import Moments, Products, Shape, average, expanded
+from sonde.analysis.moments import (
+    Elementwise,
+    Moments,
+    Products,
+    Shape,
+    average,
+    expanded,
+    gaussian,
+    nodes,
+    square_slope,
+)
 from sonde.core.errors import SondeError
 from sonde.observe.predict.positions import Kernel, same_axis
 from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal

@@ -15,18 +15,24 @@ from torch.nn import functional
 
 from sonde.core.errors import SondeError
 from sonde.observe.predict.attention import attention, masked_fill, multi_head_attention, softmax, where
-from sonde.observe.predict.contractions import addmm, convolution, einsum, linear, matmul, transposed_convolution
-from sonde.observe.predict.elementwise import Handler, binary, elementwise, pointwise, scalar_value
-from sonde.observe.predict.normalisation import (
+from sonde.observe.predict.averages import (
+    adaptive_pool,
+    average_pool,
     batch_norm,
     by_hand,
+    dropout,
     group_norm,
     instance_norm,
     layer_norm,
+    max_pool,
+    mean,
     normalize,
     rms_norm,
+    total,
+    variance,
 )
-from sonde.observe.predict.pooling import adaptive_pool, average_pool, dropout, max_pool, mean, total, variance
+from sonde.observe.predict.contractions import addmm, convolution, einsum, linear, matmul, transposed_convolution
+from sonde.observe.predict.elementwise import Handler, binary, elementwise, pointwise, scalar_value
 from sonde.observe.predict.shapes import (
     cat,
     expand,

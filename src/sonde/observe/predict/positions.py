@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sonde.analysis.products import Products, Shape
+from sonde.analysis.moments import Products, Shape
 
 MOST = 256
 """The longest axis that has a kernel."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sonde.analysis.products import Moments, average
+from sonde.analysis.moments import Moments, average
 from sonde.core.errors import SondeError
 from sonde.core.formatting import listed
 from sonde.core.generators import preserve_rng
@@ -207,7 +207,8 @@ def _steps(calls: Sequence[Call]) -> list[str]:
 
 
 def _reaches(first: Node, second: Node) -> bool:
-    waiting, seen = [second], set()
+    waiting = [second]
+    seen: set[int] = set()
     while waiting:
         node = waiting.pop()
         if node is first:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sonde.analysis.products import Moments, Products, Shape, expanded, reshaped
+from sonde.analysis.moments import Moments, Products, Shape, expanded, reshaped
 from sonde.observe.predict.elementwise import Handler, constant_moments, pointwise, summed_gradient
 from sonde.observe.predict.positions import MOST, AxisMap, alike, joined, reshaped_axis
 from sonde.observe.predict.signal import Signal, make, result_of, unknown_result

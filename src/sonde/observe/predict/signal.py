@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sonde.analysis.products import Moments, Shape
+from sonde.analysis.moments import Moments, Shape
 from sonde.core.errors import SondeError
 from sonde.observe.predict.tape import Backward, Forward, Node, Tape
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sonde.analysis.products import Moments, Products, Shape, average
+from sonde.analysis.moments import Moments, Products, Shape, average
 from sonde.observe.predict.positions import (
     MOST,
     AxisMap,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 from torch import Tensor
 
-from sonde.analysis.products import Moments, Products
+from sonde.analysis.moments import Moments, Products
 
 _LIKELY = 3.0  # standard errors
 _UNIFORM = 1.8  # fourth moment of a uniform distribution, relative to the squared variance
