@@ -2,7 +2,7 @@
 the table in docs/language-model.md.
 
 A tiny language model with a mixture of experts, a ViT and an MLP are trained with Adam (of several ranks: SGD) for 170
-steps.  Between steps 90 and 140 one thing goes wrong, of a kind that the diagnosis names.  Seeds below 8000 served to
+steps.  Between steps 90 and 140 one thing goes wrong, of a kind that the diagnosis names.  Seeds below 9000 served to
 choose spikes and thresholds, or have been reported before; the scores are of other seeds.
 
     python benchmarks/spikes.py                 60 spikes and 30 healthy runs, a few minutes
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "language-model.md"
 BEGIN, END = "<!-- benchmarks/spikes.json -->", "<!-- end -->"
 STEPS = 170
-FRESH = 8000  # the first seed that no threshold was chosen by
+FRESH = 9000  # the first seed that no threshold was chosen by
 KINDS = {
     "batch": "batch",
     "rate": "learning rate",
