@@ -176,7 +176,12 @@ def _ids() -> Tensor:
 
 _TEXT: dict[str, Any] = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 192}
 _TOKENS: dict[str, Any] = {"vocab_size": 300, "use_cache": False}
-_WHISPER: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+_WHISPER: dict[str, Any] = {
+    "encoder_layers": 3,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+}
 
 THIRD: dict[str, tuple[Make, tuple[int, ...] | Callable[[], Tensor]]] = {
     "self-normalising network": (selfnormalising, (64, 192)),

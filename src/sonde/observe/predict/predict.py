@@ -17,12 +17,11 @@ from sonde.core.errors import SondeError
 from sonde.core.formatting import listed
 from sonde.core.generators import preserve_rng
 from sonde.observe.experiments.copies import copied, map_tensors, run_model
-from sonde.observe.predict.backward import propagate_back
 from sonde.observe.predict.operations import CUSTOM, apply_module
 from sonde.observe.predict.positions import MOST
 from sonde.observe.predict.prediction import Level, PredictedModule, Prediction, Remedy
 from sonde.observe.predict.signal import Signal, signals_in
-from sonde.observe.predict.tape import Node, Tape
+from sonde.observe.predict.tape import Node, Tape, propagate_back
 from sonde.observe.predict.weights import empirical, scaled, weight_moments
 
 _WIDEST = math.log(30)  # of a factor that is tried, as a logarithm
