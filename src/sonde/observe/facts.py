@@ -338,6 +338,7 @@ class FirstStep:
         self.graph["loss_ops"] = operations.operations_since(loss, self._output_made)
         self.graph["loss_shape"] = operations.largest_shape(loss, self._output_made)
         self.graph["loss_axis"] = operations.softmax_axis(loss, self._output_made)
+        self.graph["loss_weighted"] = operations.is_weighted(loss, self._output_made)
         self.graph["further_terms"] = operations.has_further_terms(loss, self._output_made)
         return True
 

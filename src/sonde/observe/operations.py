@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sonde.analysis.diagnosis.run_record import LINEAR_OPS
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS
 from sonde.metrics.reductions import at_bounds, unit_bounds
 from sonde.observe import finite_or_none
 from sonde.observe.watched_modules import WHOLE_MODEL
@@ -68,6 +68,26 @@ def softmax_axis(loss: Tensor, output: int) -> list[int]:
             axes, axis = len(next(iter(getattr(node, "_input_metadata", ()))).shape), int(node._saved_dim)
             return [axis - (1 << 64) + axes if axis >= 1 << 63 else axis, axes]
     return []
+
+
+def is_weighted(loss: Tensor, output: int) -> bool:
+    """Whether the negative log-likelihood of a loss weighs classes."""
+    nodes = [] if loss.grad_fn is None else _nodes(loss.grad_fn)
+    return any(
+        _is_kept(node, weights)
+        for node in nodes
+        if int(node._sequence_nr()) > output
+        for weights in ("_saved_weight", "_saved_pos_weight")
+        if _kind(node) in BINARY_LOSSES | CLASS_LOSSES
+    )
+
+
+def _is_kept(node: Any, name: str) -> bool:
+    """Whether an operation kept a tensor for its gradient; one that was freed since raises an error."""
+    try:
+        return getattr(node, name, None) is not None
+    except RuntimeError:
+        return True
 
 
 def has_further_terms(loss: Tensor, output: int) -> bool:

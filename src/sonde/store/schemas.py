@@ -331,6 +331,7 @@ class WatchedFacts:
     loss_ops: _Names | None = None
     loss_shape: Shape | None = None
     loss_axis: list[int] | None = None
+    loss_weighted: bool | None = None
     further_terms: bool | None = None
     switched: _Names | None = None
     pairs: _PairFacts | None = None

@@ -53,6 +53,8 @@ def loss_of_constant(s: RunRecord) -> float | None:
         return known
     if not s.facts.get("output_shape") or not s.loss_ops or s.first_loss is None:
         return None
+    if s.facts.get("loss_weighted") and s.loss_ops & BINARY_LOSSES:
+        return None
     if s.loss_ops <= {"MseLoss", *SHAPE_OPS} and "MseLoss" in s.loss_ops:
         return _variance(s)
     return _entropy(s)
@@ -61,21 +63,25 @@ def loss_of_constant(s: RunRecord) -> float | None:
 def _variance(s: RunRecord) -> float | None:
     """The mean squared error of the mean of each target; None where the loss may be no mean."""
     targets = _only_targets(s)
-    spread, size, out = targets.get("feature_variance"), targets.get("rms"), s.at("out_rms", "(model)")
+    size, out = targets.get("rms"), s.at("out_rms", "(model)")
     pooled = pooled_variance(s)
-    spread = spread if pooled is None else pooled
+    spread = targets.get("feature_variance") if pooled is None else pooled
     if not spread or size is None or out is None or s.first_loss is None:
         return None
     return float(spread) if s.losses.get(0, s.first_loss) <= 1.1 * (size + out) ** 2 else None
 
 
 def pooled_variance(s: RunRecord) -> float | None:
-    """The variance of single targets over the watched steps; None where they are several or were not seen."""
+    """The variance of targets over the watched steps, about the mean of each feature; None where they were not seen.
+
+    Of all variance the features have the share that they have in the first step.
+    """
     spreads, means = s.of_run("target_spread"), s.of_run("target_mean")
-    shape = s.facts.get("output_shape") or []
-    if "MseLoss" not in s.loss_ops or min(len(spreads), len(means)) < EARLY or (len(shape) > 1 and shape[1:] != [1]):
+    of_all, of_features = (_only_targets(s).get(key) for key in ("std", "feature_variance"))
+    if "MseLoss" not in s.loss_ops or min(len(spreads), len(means)) < EARLY or not of_all or not of_features:
         return None
-    return statistics.fmean(x * x for x in spreads.values()) + statistics.pvariance(means.values())
+    pooled = statistics.fmean(x * x for x in spreads.values()) + statistics.pvariance(means.values())
+    return float(pooled * of_features / of_all**2)
 
 
 def _entropy(s: RunRecord) -> float | None:
@@ -101,10 +107,11 @@ def _is_smoothed(s: RunRecord) -> bool:
 
 
 def _entropy_of_targets(s: RunRecord) -> float:
-    """The entropy of the targets seen; ∞ where they are too few, smoothed or not known."""
+    """The entropy of the targets seen; ∞ where they are too few, smoothed, weighted or not known."""
     known = _only_targets(s).get("entropy")
     few = math.prod(_only_targets(s).get("shape") or [0]) < FEW_TARGETS
-    return math.inf if known is None or few or _is_smoothed(s) else float(known)
+    changed = _is_smoothed(s) or s.facts.get("loss_weighted")
+    return math.inf if known is None or few or changed else float(known)
 
 
 def _only_targets(s: RunRecord) -> Mapping[str, Any]:

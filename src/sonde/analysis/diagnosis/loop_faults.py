@@ -149,6 +149,18 @@ def _cut(s: RunEvidence) -> Finding | None:
     return found("likely", said, modules=_owners(s, before))
 
 
+def _cut_everywhere(s: RunEvidence) -> Finding | None:
+    """No parameter has a gradient in any watched step, and none moves, though an optimiser holds them."""
+    held = [p for p in s.parameters if p["requires_grad"] and p["in_optimiser"]]
+    if not held or s.moved != 0 or not {p["name"] for p in held} <= s.without_gradient:
+        return None
+    said = (
+        f"None of {len(held)} parameters had a gradient in any watched step, and none moved: the loss does not lead "
+        "back to the model, or backward() is not called."
+    )
+    return found("certain", said)
+
+
 def _stale(s: RunEvidence) -> Finding | None:
     """Gradients that are added to old ones, which were not cleared."""
     by_step: dict[int, float] = {}
@@ -212,11 +224,12 @@ _FREEZE = "Call eval() of these layers again after each model.train(), as in a t
 LOOP_FAULTS = (
     Diagnosis(
         name="detached_graph",
-        signs=(_unfelt, _cut),
+        signs=(_cut_everywhere, _unfelt, _cut),
         short="The path of the gradient is cut: detach, no_grad, or a conversion.",
         measured=(
             "Parameters that ask for a gradient and are in the optimiser never get one, though their "
-            "module runs; with a batch, the loss changes when they are changed."
+            "module runs; with a batch, the loss changes when they are changed. Or no parameter ever gets one, and "
+            "none moves."
         ),
         why="What lies below the cut keeps its random initial weights.",
         remedy="Take away the no_grad, detach, .item() or numpy conversion between these modules and the loss.",

@@ -87,11 +87,27 @@ class RunEvidence(RunRecord):
     @property
     def _score_on_batch(self) -> float | None:
         on_batch: float | None = self.trial("score")
-        at_end = self.score_of(self.last_loss) if self._same_loss else None
+        at_end = self._score_at_end if self._same_loss else None
         if on_batch is None or at_end is None:
             return on_batch
         fits = on_batch >= LEARNED and (self.fell or 0.0) >= LEARNED  # the batch is harder or easier than the last ones
         return on_batch if fits else min(on_batch, at_end)
+
+    @property
+    def _score_at_end(self) -> float | None:
+        known = {**(self.trial("loss") or {}), "trivial": self.constant_loss}
+        return loss_score({"loss": known}, self.last_loss)
+
+    @property
+    def constant_loss(self) -> float | None:
+        """The loss of the best constant answer: to the targets of many steps, to the batch of the experiments, or to
+        the targets of the first step.
+        """
+        of_all = None if pooled_variance(self) is None else self.loss_of_chance
+        if of_all is None and self.has_many_targets:
+            of_batch: float | None = self.trial("loss", "trivial")
+            return of_batch
+        return self.loss_of_chance
 
     @property
     def _score_of_log(self) -> float | None:
@@ -349,7 +365,12 @@ class RunEvidence(RunRecord):
     @property
     def _unclear(self) -> str:
         if self.failed and (self.fell or 0.0) >= FAILED:
-            return f"Its loss fell {self._fall}, and ends close to that of a constant answer."
+            came = (
+                f"{number(self.score)} of the way down from"
+                if self.beats_a_constant and self.score
+                else "and ends close to"
+            )
+            return f"Its loss fell {self._fall}, {came} that of a constant answer."
         return f"Whether it learns is not known: its loss did not fall clearly in {self.length}."
 
 

@@ -69,7 +69,11 @@ def _over_the_batch(s: RunEvidence) -> Finding | None:
 
 def _pushes_away(s: RunEvidence) -> Finding | None:
     away, kind = s.trial("loss", "pushes_away"), s.trial("targets", "kind")
-    if away is None or away <= 0.9 or not (s.failed or kind in AMONG_CLASSES or (s.last_loss or 0.0) < 0):
+    if _last_operation(s) in (*LINEAR_OPS, *_BOUNDED):
+        is_wrong = s.failed or kind in AMONG_CLASSES
+    else:  # 1 may stand for a small output, such as the distance of two that are alike
+        is_wrong = s.failed and s.broke is None
+    if away is None or away <= 0.9 or not (is_wrong or (s.last_loss or 0.0) < 0):
         return None
     said = f"Its gradient moves {number(100 * away)} % of outputs away from their targets: the sign is wrong."
     return found("certain", said)
@@ -97,8 +101,8 @@ def _improper(s: RunEvidence) -> Finding | None:
     if not s.failed or not s.trial("loss", "is_improper"):
         return None
     said = (
-        "Where three targets in ten are 1 it asks for an answer that is neither 0.3 nor its logit: "
-        "an absolute error on yes and no."
+        "Where three targets in ten are 1 it asks for an answer that is neither 0.3 nor its logit, and for the same "
+        "one where four are: an absolute error on yes and no."
     )
     return found("likely", said)
 
@@ -328,7 +332,7 @@ def _could(s: RunEvidence) -> str | None:
 
 
 def _moved_for_nothing(s: RunEvidence) -> str | None:
-    stays = s.failed and not s.beats_a_constant and abs(s.fell or 0.0) < STAYS
+    stays = s.failed and s.broke is None and not s.beats_a_constant and abs(s.fell or 0.0) < STAYS
     if s.steps < FEWEST_STEPS or not (stays and _moved_far(s) and flows(s)):
         return None
     return (
@@ -471,8 +475,8 @@ TASK_FAULTS = (
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
             "The loss function alone, on free outputs: raising the score of a class for all samples does not change "
-            "it (softmax over the batch); its gradient leads away from the targets; where three in ten targets "
-            "are 1, the best answer is not 0.3; it is a squared or absolute error on classes and the run "
+            "it (softmax over the batch); its gradient leads away from the targets; the best answer is not 0.3 where "
+            "three in ten targets are 1, and the same where four are; it is a squared error on classes and the run "
             f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}; a loss that ends {AWAY:g} "
             "times its first value below zero while linear outputs grow tenfold; a log-softmax over the first of two "
             "axes."

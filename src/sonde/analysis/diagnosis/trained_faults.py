@@ -26,7 +26,7 @@ def _asks_whether_it_learned(s: RunEvidence) -> bool:
 
 def _no_better_than_a_constant(s: RunEvidence) -> Finding | None:
     """A loss that ends near that of a constant answer."""
-    chance = s.trial("loss", "trivial") if s.has_many_targets else s.loss_of_chance
+    chance = s.constant_loss
     if chance is None or s.last_loss is None or not s.failed or s.success is not None or s.has_further_terms:
         return None
     if s.audited is None and s.beats_a_constant:

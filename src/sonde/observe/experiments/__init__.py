@@ -210,7 +210,10 @@ class _Experiments:
         found: dict[str, Any] = {"targets": describe_targets(self.y, output)}
         if output is None:
             return found
-        alone = self.loss.depends_on_output(output, self.y) and self.loss.depends_on_targets(output, self.y)
+        reads_output = self.loss.depends_on_output(output, self.y)
+        alone = reads_output and self.loss.depends_on_targets(output, self.y)
+        if reads_output and not alone and output.dim():
+            found["targets"] = {"kind": "none"}  # the loss does not read them
         kind = found["targets"]["kind"]
         if kind == "classes" and alone and compares_samples(self.loss.of_output, output, self.y):
             found["targets"]["kind"] = kind = "none"  # they name samples that belong together, not outputs

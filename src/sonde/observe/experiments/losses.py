@@ -260,34 +260,36 @@ class _Questions:
         return abs(second) > 1e-9 and abs(third) < 1e-6 * abs(second)
 
     def is_improper(self, into: Callable[[Tensor], Tensor], kind: str) -> bool | None:
-        """Whether the best answer for 30 % ones is neither 0.3 nor its logit."""
+        """Whether the best answer for 30 % ones is neither 0.3 nor its logit, and is the same for 40 %."""
         if kind == "classes":
             return self._is_improper_for_classes(into)
         if kind not in ("binary", "labels") or not isinstance(self.y, Tensor) or self.y.shape != self.output.shape:
             return None
+        return _is_median(*(self._best_for_ones(into, tenths) for tenths in (3, 4)))
+
+    def _best_for_ones(self, into: Callable[[Tensor], Tensor], tenths: int) -> float | None:
+        """The answer with the lowest loss where so many targets in ten are 1."""
         many = max(10, len(self.y) // 10 * 10)
-        y = (torch.arange(many) % 10 < 3).to(self.y).reshape(-1, *[1] * (self.y.dim() - 1))
+        y = (torch.arange(many) % 10 < tenths).to(self.y).reshape(-1, *[1] * (self.y.dim() - 1))
         y = y.expand(-1, *self.y.shape[1:]).contiguous()
         grid = torch.linspace(-6, 6, 241, dtype=torch.float64)
         answers = [float(into(t[None, None])) if into is not _RANGES["Softmax"] else float(t.sigmoid()) for t in grid]
         losses = [float(self.loss(torch.full_like(y, answer), y).detach()) for answer in answers]
-        if not all(map(math.isfinite, losses)):
-            return None
-        return _asks_for_another(answers[losses.index(min(losses))])
+        return answers[losses.index(min(losses))] if all(map(math.isfinite, losses)) else None
 
     def _is_improper_for_classes(self, into: Callable[[Tensor], Tensor]) -> bool | None:
-        """The same with three samples in ten of the first class and the others of the second."""
+        """The same with so many samples of the first class, and the others of the second."""
         if self.output.dim() != 2 or self.output.shape[1] < 2 or not isinstance(self.y, Tensor) or self.y.dim() != 1:
             return None
-        y = (torch.arange(20) % 10 >= 3).to(self.y)
-        asked = [self._best_share(y, into, shares=True), self._best_share(y, into, shares=False)]
+        asked = [_is_median(*(self._best_share(n, into, shares=shares) for n in (3, 4))) for shares in (True, False)]
         known = [one for one in asked if one is not None]
-        return all(map(_asks_for_another, known)) if known else None
+        return all(known) if known else None
 
-    def _best_share(self, y: Tensor, into: Callable[[Tensor], Tensor], *, shares: bool) -> float | None:
+    def _best_share(self, tenths: int, into: Callable[[Tensor], Tensor], *, shares: bool) -> float | None:
         """The answer for the first class with the lowest loss, as a share or, of any outputs, as a logit."""
         if not shares and into is not _any:
             return None
+        y = (torch.arange(20) % 10 >= tenths).to(self.y)
         grid = torch.linspace(0, 1, 101).tolist() if shares else torch.linspace(-6, 6, 241).tolist()
         outputs = [_two_classes(self.output, answer, shares=shares) for answer in grid]
         if into is _RANGES["LogSoftmax"]:
@@ -303,9 +305,13 @@ def _two_classes(output: Tensor, answer: float, *, shares: bool) -> Tensor:
     return z.clamp_min(1e-6) if shares else z
 
 
-def _asks_for_another(answer: float) -> bool:
-    """Whether an answer is neither three in ten nor its logit, up to what label smoothing changes."""
-    return min(abs(answer - 0.3), abs(answer - math.log(0.3 / 0.7)) / 2) > 0.1
+def _is_median(of_three: float | None, of_four: float | None) -> bool | None:
+    """Whether an answer is neither three in ten nor its logit, up to what label smoothing changes, and the same for
+    four in ten.
+    """
+    if of_three is None:
+        return None
+    return min(abs(of_three - 0.3), abs(of_three - math.log(0.3 / 0.7)) / 2) > 0.1 and of_three == of_four
 
 
 # What the model returned, and its loss
@@ -363,12 +369,14 @@ class ReturnedLoss:
 
     def depends_on_targets(self, output: Tensor, y: Any) -> bool:
         """Whether the loss changes with the targets; one that the model has computed itself does not."""
-        if not isinstance(y, Tensor) or y.dim() == 0 or bool((y == y[:1]).all()):
+        if not isinstance(y, Tensor) or y.dim() == 0:
             return True
+        other = y[:1].expand_as(y).contiguous()
+        if torch.equal(other, y):
+            other = (y == 0).to(y.dtype)
         try:
             with torch.no_grad():
-                here = self.of_output(output.detach(), y)
-                return not torch.equal(here, self.of_output(output.detach(), y[:1].expand_as(y).contiguous()))
+                return not torch.equal(self.of_output(output.detach(), y), self.of_output(output.detach(), other))
         except _REFUSALS:
             return True
 

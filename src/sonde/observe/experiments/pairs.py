@@ -15,6 +15,7 @@ SAMPLES = 128  # of a batch that are used
 _FEATURES = 4096  # of an input that are compared
 _FEWEST = 24  # samples that tell
 _OTHERS = 8  # samples that are not of the largest class
+_REPEATED = 16  # samples that are not the first of their class
 _EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
 
 
@@ -89,7 +90,7 @@ def leak(x: Any, y: Any, kind: str) -> dict[str, int] | None:
         told = torch.tensor([abs(_correlation(column, y)) > _EQUAL for column in given.T])
     else:
         classes = [given[y == known] for known in set(y.tolist())]
-        if len(given) - max(map(len, classes)) < _OTHERS:
+        if min(len(given) - max(map(len, classes)) - _OTHERS, len(given) - len(classes) - _REPEATED) < 0:
             return None
         classes = [part for part in classes if len(part) > 1]  # one sample has no spread
         if sum(map(len, classes)) < len(given) / 2:
