@@ -273,8 +273,8 @@ def test_n_is_in_the_title_and_the_recipe_in_the_caption(kind: str, study: str) 
     figure, caption = default(kind, 3, study)
     assert "n = 3 seeds" in title(figure)
     assert ("10 epochs" in title(figure)) or ("epoch 10" in title(figure))
-    size = "L = 4 d = 256" if study == "audit" else "L = 12 d = 512"
-    assert f"Pre-LN ResMLP {size}, CIFAR-10" in title(figure)
+    size = "L = 4, d = 256" if study == "audit" else "L = 12, d = 512"
+    assert f"Pre-LN ResMLP, {size}, CIFAR-10" in title(figure)
     assert "n = 3 seeds (42, 123, 456)" in caption
     assert "50,000 training samples, 10 epochs, batch 128, learning rate 0.001, full scale" in caption
 

@@ -100,10 +100,10 @@ class Cohort(_EvidenceGroup):
 
     @property
     def setting(self) -> str:
-        """Network, size and task: "ResMLP L = 12 d = 512, CIFAR-10"."""
+        """Network, size and task: "ResMLP, L = 12, d = 512, CIFAR-10"."""
         sizes = {"L": self.depth or None, "d": self.runs["width"][0]}
-        known = "".join(f" {name} = {size}" for name, size in sizes.items() if size is not None)
-        return f"{self.network}{known}, {self.task}"
+        known = [f"{name} = {size}" for name, size in sizes.items() if size is not None]
+        return ", ".join([self.network, *known, self.task])
 
     @property
     def epochs(self) -> int:
