@@ -337,7 +337,7 @@ def test_files_that_record_little_are_drawn_all_the_same() -> None:
     files = Evidence(evidence.rows.filter(EPOCH > 0), evidence.runs.with_columns(*unknown, depth), "files")
     for kind in KINDS:
         figure, caption = drawn(kind, files)
-        assert "Pre-LN ResMLP L = 12, CIFAR-10" in title(figure)
+        assert "Pre-LN ResMLP, L = 12, CIFAR-10" in title(figure)
         assert "(width, training samples, batch, learning rate not recorded)" in caption
 
 
