@@ -336,7 +336,8 @@ class Matching(nn.Module):
         self.one, self.two = layers(5, 16, 8), layers(5, 16, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.one(x[:, :5]) @ self.two(x[:, 5:]).T
+        h: Tensor = self.one(x[:, :5]) @ self.two(x[:, 5:]).T
+        return h
 
 
 class Apart(nn.Module):
@@ -347,7 +348,8 @@ class Apart(nn.Module):
         self.body = layers(5, 16, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((self.body(x[:, :5]) - self.body(x[:, 5:])).square().sum(1) + 1e-6).sqrt()
+        h: Tensor = self.body(x[:, :5]) - self.body(x[:, 5:])
+        return (h.square().sum(1) + 1e-6).sqrt()
 
 
 def contrastive(out: Tensor, y: Tensor) -> Tensor:
