@@ -194,15 +194,16 @@ def _in_eval(s: RunEvidence) -> Finding | None:
     return found(level, said, step=wrong[0])
 
 
-def _norms_unfrozen(s: RunEvidence) -> Finding | None:
-    """Batch normalisation whose gain and bias are frozen, but that is in train mode: its running statistics move.
-
-    Beside frozen weights that are freshly drawn there are no statistics to keep.
-    """
+def _frozen_on_purpose(s: RunEvidence) -> set[str]:
+    """Modules that never change, unless they hold freshly drawn weights: then there are no statistics to keep."""
     still = _never_changing(s)
-    if _are_fresh(still):
-        return None
-    frozen = {s.owner(p["name"]) for p in still} - {s.owner(p["name"]) for p in s.parameters if p["requires_grad"]}
+    learning = {s.owner(p["name"]) for p in s.parameters if p["requires_grad"]}
+    return set() if _are_fresh(still) else {s.owner(p["name"]) for p in still} - learning
+
+
+def _norms_unfrozen(s: RunEvidence) -> Finding | None:
+    """Batch normalisation whose gain and bias are frozen, but that is in train mode: its running statistics move."""
+    frozen = _frozen_on_purpose(s)
     other = s.facts.get("in_the_other_mode") or []
     moving = [
         name
