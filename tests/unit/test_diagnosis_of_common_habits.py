@@ -17,6 +17,7 @@ from sonde.analysis import diagnosis
 from sonde.analysis.diagnosis.finding import Findings
 from sonde.analysis.diagnosis.loop_faults import looks_fresh
 from sonde.observe import experiments
+from sonde.observe.experiments.losses import probe_loss
 from sonde.observe.facts import InitialParameters
 
 INITS: dict[str, Callable[[Tensor], Any]] = {
@@ -317,6 +318,99 @@ def test_a_diagnosis_ends_when_its_time_is_over() -> None:
     evidence = watch.signs(batch=(x[:64], y[:64]), seconds=0.0)
     assert evidence.trial("fits", "1") == {"failed": "no time was left"}
     watch.close()
+
+
+def ranking(out: Tensor, y: Tensor) -> Tensor:
+    return -functional.logsigmoid(out).mean()
+
+
+def over_the_batch(out: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(out, y)
+
+
+class Matching(nn.Module):
+    """Similarities of all samples with all others, by two views of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = layers(5, 16, 8), layers(5, 16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.one(x[:, :5]) @ self.two(x[:, 5:]).T
+        return h
+
+
+class Apart(nn.Module):
+    """The distance of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = layers(5, 16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.body(x[:, :5]) - self.body(x[:, 5:])
+        return (h.square().sum(1) + 1e-6).sqrt()
+
+
+def contrastive(out: Tensor, y: Tensor) -> Tensor:
+    return (y * out**2 + (1 - y) * (1 - out).relu() ** 2).mean()
+
+
+def of_views(kind: str) -> tuple[nn.Module, Any, Tensor, Tensor]:
+    """Two views of a sample, for losses whose targets are no answers."""
+    view = torch.randn(320, 5)
+    if kind == "ranking":
+        return layers(10, 16, 1), ranking, torch.cat([view, view.roll(1, 0) - 1], 1), torch.ones(320)
+    if kind == "over the batch":
+        return Matching(), over_the_batch, torch.cat([view, 0.5 * view.flip(1)], 1), torch.arange(32).repeat(10)
+    y = (torch.arange(320) % 2).float()
+    other = torch.where(y[:, None] == 1, view + 0.1 * torch.randn(320, 5), torch.randn(320, 5))
+    return Apart(), contrastive, torch.cat([view, other], 1), y
+
+
+@pytest.mark.parametrize("kind", ["ranking", "over the batch", "distance"])
+def test_targets_that_are_no_answers_are_not_judged_as_answers(kind: str) -> None:
+    model, loss, x, y = of_views(kind)
+    with trained(model, lambda model, x, y: loss(model(x), y), loss=loss, data=(x, y)) as watch:
+        assert loud(watch.diagnose(batch=(x[:32], y[:32]))) == []
+
+
+def focal(out: Tensor, y: Tensor) -> Tensor:
+    p = torch.where(y == 1, out.sigmoid(), 1 - out.sigmoid())
+    return -((1 - p) ** 2 * p.log()).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_median"),
+    [
+        (focal, False),
+        (functional.binary_cross_entropy_with_logits, False),
+        (functional.mse_loss, False),
+        (functional.l1_loss, True),
+        (lambda out, y: (out.sigmoid() - y).abs().mean(), True),
+    ],
+)
+def test_an_absolute_error_is_told_by_an_answer_that_does_not_follow_the_shares(loss: Any, is_median: bool) -> None:
+    y = (torch.arange(40) % 3 == 0).float()
+    assert probe_loss(loss, torch.randn(40), y, "Addmm", "binary")["is_improper"] is is_median
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_weighed_loss_is_not_compared_with_that_of_the_shares(weighted: bool) -> None:
+    x = torch.randn(320, 10)
+    y = (x[:, :1] > 1.5).float()
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(14.0) if weighted else None)
+    with trained(layers(10, 8, 1), lambda model, x, y: loss(model(x), y), loss=loss, rate=1e-5, data=(x, y)) as watch:
+        names = [one.name for one in watch.diagnose()]
+    assert ("class_imbalance" in names) is not weighted
+
+
+def test_an_output_that_leaves_the_graph_is_no_low_rate() -> None:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(torch.tensor(model(x).detach().numpy(), requires_grad=True), y)
+
+    with trained(layers(10, 32, 5), step) as watch:
+        assert loud(watch.diagnose()) == ["detached_graph"]
 
 
 class _Branches(ast.NodeVisitor):

@@ -99,10 +99,15 @@ def _never_changing(s: RunEvidence) -> list[dict[str, Any]]:
     return [p for p in still if p["name"] not in s.copies and not s.moves(p["name"])]
 
 
+def _are_fresh(parameters: list[dict[str, Any]]) -> bool:
+    """Whether the weight matrices among these look freshly drawn."""
+    return share_fresh([p for p in parameters if len(p["shape"]) > 1]) > 0.5
+
+
 def _frozen(s: RunEvidence) -> Finding | None:
     """Parameters with requires_grad False that look untrained, and never change."""
     frozen = _never_changing(s)
-    if share_fresh([p for p in frozen if len(p["shape"]) > 1]) <= 0.5:
+    if not _are_fresh(frozen):
         return None
     may_do_without = s.learned and len(s.leaves) <= _MANY_MODULES
     level = "certain" if s.failed else "note" if may_do_without else "likely"
@@ -189,11 +194,16 @@ def _in_eval(s: RunEvidence) -> Finding | None:
     return found(level, said, step=wrong[0])
 
 
+def _frozen_on_purpose(s: RunEvidence) -> set[str]:
+    """Modules that never change, unless they hold freshly drawn weights: then there are no statistics to keep."""
+    still = _never_changing(s)
+    learning = {s.owner(p["name"]) for p in s.parameters if p["requires_grad"]}
+    return set() if _are_fresh(still) else {s.owner(p["name"]) for p in still} - learning
+
+
 def _norms_unfrozen(s: RunEvidence) -> Finding | None:
     """Batch normalisation whose gain and bias are frozen, but that is in train mode: its running statistics move."""
-    frozen = {s.owner(p["name"]) for p in _never_changing(s)} - {
-        s.owner(p["name"]) for p in s.parameters if p["requires_grad"]
-    }
+    frozen = _frozen_on_purpose(s)
     other = s.facts.get("in_the_other_mode") or []
     moving = [
         name

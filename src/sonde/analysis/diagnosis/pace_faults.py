@@ -21,6 +21,7 @@ SLOW_STEP = 1e-3  # ‖ΔW‖/‖W‖ of a step: below it a run of few steps is 
 LOSS_GREW = 10.0  # times the first loss
 WEIGHTS_SHRUNK = 1 / 3  # of the initial norm
 WEIGHTS_GONE = 0.1  # of the initial norm: whatever the loss is
+USUAL_DECAY = 0.01  # PyTorch's default for AdamW
 DECAY_SHARE = 0.5  # share of a step's change that comes from weight decay
 FURTHER = 0.2  # score that fifty steps on one batch must gain
 
@@ -231,8 +232,10 @@ def _end_norms(s: RunEvidence) -> dict[str, float]:
 
 
 def _decays_no_more(s: RunEvidence) -> Finding | None:
-    """A copy without weight decay learns one batch further."""
+    """A copy without weight decay learns one batch further; a usual decay is not too strong if a lower rate helps."""
     if s.learned or s.helps("no decay") is None:
+        return None
+    if max(s.decays, default=0.0) <= USUAL_DECAY and s.helps("0.1", "0.01"):
         return None
     said = s.compared("no decay", "without weight decay")
     return found("certain", said, f"Weight decay is {number(max(s.decays, default=0.0))}.")
@@ -322,7 +325,8 @@ PACE_FAULTS = (
             f"Most weight matrices shrink below {WEIGHTS_SHRUNK:.2g} of their initial norm (below {WEIGHTS_GONE:g} of "
             f"it whatever the loss says), weight decay makes up more than {DECAY_SHARE:g} of what a step changes, or "
             "dropout leaves less than a fifth, and the run did not learn; or a copy without weight decay comes "
-            f"{HELPS:g} of the way further in fifty steps on one batch."
+            f"{HELPS:g} of the way further in fifty steps on one batch (for a decay up to {USUAL_DECAY:g}: and a lower "
+            "rate does not)."
         ),
         why="The penalty outweighs the data, and the network answers with the average.",
         remedy="Lower weight decay (1e-4 for SGD, 1e-2 for AdamW) or dropout (0.1–0.5).",

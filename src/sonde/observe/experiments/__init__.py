@@ -23,6 +23,7 @@ from sonde.observe.experiments.copies import (
     fit,
     generators_kept,
     missing_classes,
+    name_places,
     reset,
     run_model,
     sample_count,
@@ -145,9 +146,11 @@ class _Experiments:
         places = sample_places(many)
         x, y = take_samples(self.x, places, many), take_samples(self.y, places, many)
         try:
-            run_model(model, x)
+            output = first_float(run_model(model, x))
         except Exception:
             return
+        if isinstance(self.y, Tensor) and name_places(self.y[:SAMPLES], output):
+            y = self.y[:SAMPLES]  # they name other places now
         self.x, self.y, self.samples = x, y, SAMPLES
 
     def twin(self, *, begin: bool = True) -> nn.Module:

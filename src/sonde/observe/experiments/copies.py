@@ -164,7 +164,7 @@ def _kind_of_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
     return "labels" if y.dim() == 2 and y.shape[-1] <= y.shape[0] else "real"
 
 
-def _name_places(y: Tensor, outputs: Tensor | None) -> bool:
+def name_places(y: Tensor, outputs: Tensor | None) -> bool:
     """Whether targets are 0, 1, 2…: the place of each sample in the batch, in a softmax over its samples."""
     if outputs is None or y.dim() != 1 or list(outputs.shape) != [len(y), len(y)]:
         return False
@@ -174,7 +174,7 @@ def _name_places(y: Tensor, outputs: Tensor | None) -> bool:
 def _kind_of_whole_targets(y: Tensor, flat: Tensor, outputs: Tensor | None) -> str:
     """Whole numbers name classes where there are several outputs for each of them, with or without its axes."""
     if outputs is None or outputs.dim() == y.dim() + 1:
-        return "none" if _name_places(y, outputs) else "classes"
+        return "none" if name_places(y, outputs) else "classes"
     several = [outputs.shape[axis] for axis in (1, -1) if outputs.dim() > 1]
     if any(many > 1 and many * y.numel() == outputs.numel() for many in several):
         return "classes"
