@@ -330,7 +330,7 @@ def faded(stored: Runs) -> str:
     lowest, top = (number(run.at("credit_norm", run.epochs, layer).value) for layer in (1, run.depth))
     return (
         f"It arrives faintly: with {run.depth} steps on {run.depth} blocks the norm of the credit is {top} at h_L and "
-        f"{lowest} at h_1, far below the 1e-8 that AdamW adds to the size of a gradient."
+        f"{lowest} at h_1. AdamW adds 1e-8 to the size of a gradient, which is far more."
     )
 
 

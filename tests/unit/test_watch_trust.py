@@ -158,7 +158,8 @@ def test_after_a_full_disk_close_writes_what_was_kept(tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as broken:
         broken.setattr(Journal, "append", full)
-        broken.setattr(Journal, "facts", full)
+        broken.setattr(Journal, "write_facts", full)
+        broken.setattr(row_writer, "WAITING_ROWS", 1)
         with pytest.warns(WatchWarning, match="cannot write"):
             train(model, optimiser, 3)
         kept = watch.rows

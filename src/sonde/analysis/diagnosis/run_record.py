@@ -33,6 +33,7 @@ LINEAR_OPS = ("Addmm", "Mm", "Convolution", "Linear", "MkldnnLinear")
 HAS_NO_GRADIENT = "the parameter has no gradient"  # a row's reason
 WEIGHTED_KINDS = ("linear", "convolution", "recurrent", "attention")
 """Kinds of modules that multiply their input by weights."""
+_FORMER_KEYS = {"nearest": "neighbours"}  # of experiments that earlier versions stored
 
 
 def describe_nonfinite(module: str | None, value: float, reason: str | None) -> str:
@@ -193,7 +194,9 @@ class RunRecord:
 
     def of_pairs(self, name: str) -> Any:
         """What a batch tells of inputs and their targets: that of the experiments, or of the first step."""
-        return (self.facts.get("pairs") or {}).get(name) if self.trials is None else self.trial(name)
+        if self.trials is None:
+            return (self.facts.get("pairs") or {}).get(name)
+        return self.trial(name if name in self.trials else _FORMER_KEYS.get(name, name))
 
     def owner(self, parameter: str) -> str:
         """The module that a parameter belongs to."""

@@ -89,15 +89,19 @@ def leak(x: Any, y: Any, kind: str) -> dict[str, int] | None:
     if kind == "real":
         told = torch.tensor([abs(_correlation(column, y)) > _EQUAL for column in given.T])
     else:
-        classes = [given[y == known] for known in set(y.tolist())]
-        if min(len(given) - max(map(len, classes)) - _OTHERS, len(given) - len(classes) - _REPEATED) < 0:
-            return None
-        classes = [part for part in classes if len(part) > 1]  # one sample has no spread
-        if sum(map(len, classes)) < len(given) / 2:
-            return None
-        inside = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
-        told = (inside <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0) & (len(classes) > 1)
+        told = _tells_classes(given, [given[y == known] for known in set(y.tolist())])
     return {"feature": int(told.nonzero()[0]), "n": len(given)} if bool(told.any()) else None
+
+
+def _tells_classes(given: Tensor, classes: Sequence[Tensor]) -> Tensor:
+    """Which features have one value in each class, if there are samples enough to tell."""
+    nothing = given.new_zeros(given.shape[1], dtype=torch.bool)
+    if min(len(given) - max(map(len, classes)) - _OTHERS, len(given) - len(classes) - _REPEATED) < 0:
+        return nothing
+    spread = [part.std(0, correction=0) for part in classes if len(part) > 1]  # one sample has none
+    if len(spread) < 2 or sum(len(part) for part in classes if len(part) > 1) < len(given) / 2:
+        return nothing
+    return (torch.stack(spread).amax(0) <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0)
 
 
 def relation(x: Any, y: Any) -> dict[str, float]:

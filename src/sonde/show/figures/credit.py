@@ -254,7 +254,7 @@ def draw_rules_credit(evidence: Evidence) -> tuple[Figure, str]:
     notes += missing_seeds(present, chosen)
     null = cohort.evidence.described(cohort.evidence.rows_with("credit_cosine/null", epoch=epoch))
     chance = {
-        title: curves(cohort, null.filter(pl.col("rule").is_in(part["rule"])), "layer", layers).lines
+        title: curves(cohort, null.filter(pl.col("rule").is_in(part["rule"].to_list())), "layer", layers).lines
         for title, part in parts.items()
     }
     figure, counts = _draw_two_panels(present, shown, f"Credit by depth, {cohort.setting}, epoch {epoch}", chance)

@@ -72,7 +72,7 @@ def finals_of(cohort: Cohort, metric: str = "test_acc") -> Finals:
         raise NoData(f"no {'defined ' * bool(rows.height)}{metric} rows in {cohort.source}")
     epoch = max(rows["epoch"].to_list())
     last = cohort.evidence.described(rows.filter(pl.col("epoch") == epoch))
-    measured = set(cohort.runs.filter(pl.col("run").is_in(rows["run"].unique()))["rule"])
+    measured = set(cohort.runs.filter(pl.col("run").is_in(rows["run"].unique().to_list()))["rule"])
     summary = over_seeds(last, "rule")
     rules, notes = [], []
     for rule, label in cohort.labels.items():
