@@ -360,7 +360,7 @@ def _own_lines(models: dict[str, Any]) -> list[str]:
     if not models:
         return []
     known = list(models.values())
-    words = ", ".join(model["model"] for model in known)
+    words = "; ".join(model["model"] for model in known)
     ratios = "; ".join(f"{tool}: {', '.join(_cell(model['ratios'][tool]) for model in known)}" for tool in OWN[1:])
     turns, loads = (", ".join(str(model[what]) for model in known) for what in ("turns", "load"))
     return ["", f"Sonde alone, measured later ({words}): {ratios}. Turns: {turns}. Load of the machine: {loads}."]
