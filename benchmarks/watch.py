@@ -360,10 +360,15 @@ def _own_lines(models: dict[str, Any]) -> list[str]:
     if not models:
         return []
     known = list(models.values())
-    words = "; ".join(model["model"] for model in known)
-    ratios = "; ".join(f"{tool}: {', '.join(_cell(model['ratios'][tool]) for model in known)}" for tool in OWN[1:])
     turns, loads = (", ".join(str(model[what]) for model in known) for what in ("turns", "load"))
-    return ["", f"Sonde alone, measured later ({words}): {ratios}. Turns: {turns}. Load of the machine: {loads}."]
+    return [
+        "",
+        f"Sonde alone, with the ring. Turns: {turns}. Load of the machine: {loads}.",
+        "",
+        f"| time of a step, relative to the loop alone | {' | '.join(model['model'] for model in known)} |",
+        f"|---|{'---|' * len(known)}",
+        *(f"| {tool} | {' | '.join(_cell(model['ratios'][tool]) for model in known)} |" for tool in OWN[1:]),
+    ]
 
 
 def placed(page: str, text: str) -> str:
