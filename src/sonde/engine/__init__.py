@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from sonde.engine.bundles import Bundle
     from sonde.store.files import Place
 
-
 ENGINE_OPTIONS = {"local": ("jobs",), "ray": ("address", "cpus_per_run", "gpus_per_run")}
 """The engines by name, and the options that each takes."""
 
@@ -89,7 +88,6 @@ class Engine(Protocol):
 
 def choose(name: str, options: Mapping[str, Any]) -> Engine:
     """Return an engine with the options that are not None; an option of another engine raises."""
-    from sonde.engine import run_locally
     from sonde.engine.cluster import run_on_cluster
 
     engines: dict[str, Callable[..., list[RunOutcome]]] = {"local": run_locally, "ray": run_on_cluster}
