@@ -35,6 +35,9 @@ FAILED_REDUCTION = 10.0
 LEARNED_REDUCTION = 50.0
 """Per cent: a loss that fell by as much, and to half the loss of the trivial answer, has been learned."""
 
+HARDLY = 5.0
+"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
+
 LEAST_ERROR = 0.05
 """Per cent: a smaller standard error rounds to 0.0."""
 
