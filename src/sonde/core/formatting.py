@@ -164,6 +164,11 @@ def listed(values: Iterable[object], most: int | None = None, *, last: str = " a
     return last.join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def sentence_case(text: str) -> str:
+    """The text with a capital first letter; a Greek one stays, as in µPC."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
 def number_range(numbers: Sequence[int]) -> str:
     """Whole numbers in order: "1–4" where they follow each other, else "1, 3"."""
     if not numbers:
