@@ -144,7 +144,7 @@ def _list_studies() -> NoReturn:
     from sonde.cli.names import print_studies
 
     print_studies()
-    raise SondeError("name a study, for example `sonde run residual`: four small networks, half a minute")
+    raise SondeError("name a study, for example `sonde run residual`, which takes about a minute")
 
 
 def _conclusion(
