@@ -57,9 +57,9 @@ def number(value: float, digits: int = 2) -> str:
         return "−∞" if value < 0 else "∞"
     if value != 0 and not 1e-3 <= abs(value) < 1e4:
         mantissa, exponent = f"{_decimal(value):.{digits - 1}e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
+        return f"{mantissa.replace('-', '−')}e{int(exponent)}"
     magnitude = math.floor(math.log10(abs(value))) if value else 0
-    text = f"{_decimal(value):.{max(0, digits - 1 - magnitude)}f}"
+    text = f"{_decimal(value):.{max(0, digits - 1 - magnitude)}f}".replace("-", "−")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -307,6 +307,8 @@ class Thresholds:
         for name, value in asdict(self).items():
             if not math.isfinite(value):
                 raise SondeError(f"audit threshold {name} = {value}: choose a finite number")
+            if value < 0:
+                raise SondeError(f"audit threshold {name} = {value}: choose a number that is not negative")
         if not 0 < self.confidence < 1:
             raise SondeError(f"audit threshold confidence = {self.confidence}: choose one between 0 and 1")
 
