@@ -128,7 +128,9 @@ def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: A
         return [passed * _passing(inputs[0], applied, k, spatial)]
 
     made = make([Signal.of(root, x.tape)], shape, forward, backward)
-    made.node.operand, made.node.local = node, lambda gradient: gradient * math.prod(shape[2:]) / math.prod(x.shape[2:])
+    if node is not root:
+        scale = math.prod(shape[2:]) / math.prod(x.shape[2:])
+        made.node.operand, made.node.local = node, lambda gradient: gradient * scale
     return made
 
 

@@ -133,9 +133,9 @@ def mixed_by_weights(
         lost = 1 + 2 / fans[0] if made.node.is_scaled_back else 1.0
         return [None if part is None else part / lost for part in backward(gradient, inputs)]
 
-    made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, axis_map=axis_map)
+    known: dict[str, Any] = {"fan": fans[0], "features": tuple(axes[0]), "axis_map": axis_map}
+    made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, **known)
     made.node.biases = frozenset()
-    made.node.fan, made.node.features = fans[0], tuple(axes[0])
 
     def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
         part = backward(gradient, [moments])[0]

@@ -127,6 +127,11 @@ class Tape:
         if node.undefined is None:
             _forward_kernel(node)
             node.features = node.features or _features(node)
+            if node.is_weighted or (len(node.parents) == 1 and not node.fan and is_fewer(node, node.parents[0])):
+                before = node.parents[-1]
+                fresh += lost_terms(
+                    (before.moments, before, before.kernel), (node.moments, node, node.kernel), before.overlap
+                )
         if fresh > 0:
             node.spread = node.spread | {self.source(): math.sqrt(fresh)}
         return node
@@ -146,6 +151,29 @@ class Tape:
                 slope = log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(STEP))
                 add_spread(found, parent.spread, slope)
         return found
+
+
+def is_fewer(node: Node, than: Node) -> bool:
+    """Whether a node has fewer entries than another."""
+    return math.prod(node.shape) < math.prod(than.shape)
+
+
+Sized = tuple[Moments, Node, Kernel | None]
+"""Moments of a node's entries or of their gradient, the node, and the kernel of these moments."""
+
+
+def lost_terms(before: Sized, after: Sized, overlap: float) -> float:
+    """What a mean over fewer independent entries adds to the variance of log(mean square).
+
+    A slice, a mean or attention leaves fewer independent vectors than there were.  With n of them of d features the
+    mean square has the variance 2/(nd) by the weights, and twice their overlap ÷ n by the sizes of what they weigh.
+    """
+    found = []
+    for moments, node, kernel in (before, after):
+        share = 1 - moments.mean**2 / moments.square if moments.square > 0 else 0.0
+        found.append(share**2 * common_square((moments, moments), node.shape, node.features, overlap, (kernel, kernel)))
+    width = math.prod(after[1].shape[axis] for axis in after[1].features)
+    return max(2 * (found[1] - found[0]) * (1 + width * overlap), 0.0)
 
 
 def _features(node: Node) -> tuple[int, ...]:
@@ -190,8 +218,9 @@ def _forward_kernel(node: Node) -> None:
         node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
         return
     if node.is_normalised:
-        matrix = fitted(equalised(kernels[0], kernels[0]), node.moments.products, axis, node.shape[axis])
         own = node.moments.square
+        matrix = kernels[0] / averages(kernels[0])[0]
+        matrix = equalised(matrix, matrix)
         _change_averages(node, (axis, matrix * (own / np.diagonal(matrix).mean())))
     else:
         matrix = np.sum(kernels, 0)
@@ -255,7 +284,7 @@ def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
 
 def _correlations(of: Moments, products: Products) -> Products:
     variance = of.square - of.mean**2
-    return np.clip((products - of.mean**2) / variance, -1, None) if variance > 0 else np.ones_like(products)
+    return np.clip((products - of.mean**2) / variance, -1, 1) if variance > 0 else np.ones_like(products)
 
 
 def log_ratio(a: float, b: float) -> float:
@@ -310,13 +339,18 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
                 slope = log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(STEP))
                 add_spread(spread, source.spread, slope)
         kernel = _kernel_back(node, gradient, parent, part)
+        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
+            part = with_averages(part, *kernel)
+        is_part = is_fewer(parent, node) and (node.axis_map or node.joined or len(node.parents) == 1)
+        if (is_part and not node.fan) or (node.is_weighted and parent is node.parents[-1]):
+            sized = (Moments(0.0, gradient), node, node.gradient_kernel), (Moments(0.0, part), parent, kernel)
+            if (lost := lost_terms(*sized, node.gradient_overlap)) > 0:
+                spread[tape.source()] = math.sqrt(lost)
         doubt, why = (1.0, own) if (own := _doubt(node)) else (node.gradient_doubt, node.doubt_at)
         sources: dict[int, float] = {}
         if node.passes is not None and parent.shape == node.shape:
             share = node.passes(inputs)[place]
             sources = {order: share * known for order, known in node.gradient_sources.items()} | {node.order: share}
-        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
-            part = with_averages(part, *kernel)
         crossed = _crossed(parent, part, overlap, kernel)
         _accumulate_kernel(parent, part, kernel)
         if doubt > parent.gradient_doubt:
