@@ -305,24 +305,24 @@ def draws(make: Make, batch: Batch, scales: dict[str, float] | None = None) -> I
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.mul_((scales or {}).get(name, 1.0))
-        seen: dict[str, Tensor] = {}
+        seen: dict[str, list[float]] = {}
         for name, module in model.named_modules():
             module.register_forward_hook(_note(seen, name or "(model)"))
         out = first_tensor(model(batch() if callable(batch) else torch.randn(batch)))
-        for tensor in seen.values():
-            tensor.retain_grad()
         out.backward(torch.randn_like(out))
-        yield {name: (rms(tensor.detach()), rms(tensor.grad)) for name, tensor in seen.items()}
+        yield {name: (values[0], values[1] if len(values) > 1 else math.nan) for name, values in seen.items()}
 
 
-def _note(seen: dict[str, Tensor], name: str) -> Callable[[nn.Module, Any, Any], None]:
+def _note(seen: dict[str, list[float]], name: str) -> Callable[[nn.Module, Any, Any], None]:
+    """Measure an output at once, as the model may change it in place, and the gradient at it when it comes."""
     count = [0]
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         found = first_tensor(output)
         if found is not None and found.requires_grad:
             count[0] += 1
-            seen[name if count[0] == 1 else f"{name}#{count[0]}"] = found
+            values = seen[name if count[0] == 1 else f"{name}#{count[0]}"] = [rms(found.detach())]
+            found.register_hook(lambda gradient: values.append(rms(gradient)))
 
     return hook
 
@@ -335,9 +335,9 @@ def first_tensor(output: Any) -> Any:
     return next((found for part in parts if (found := first_tensor(part)) is not None), None)
 
 
-def rms(x: Tensor | None) -> float:
-    """Root mean square; NaN without a gradient."""
-    return math.nan if x is None else float(x.square().mean().sqrt())
+def rms(x: Tensor) -> float:
+    """Root mean square."""
+    return float(x.square().mean().sqrt())
 
 
 def score(make: Make, batch: Batch, details: bool) -> Score:

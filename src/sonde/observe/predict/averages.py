@@ -103,7 +103,7 @@ def _pooled(x: Signal, shape: Shape, kernel: Sequence[int]) -> Signal:
             gradient = np.concatenate([same, near * same + (1 - near) * other], axis) * covered / k**2
         return [gradient]
 
-    made = make([x], shape, forward, backward)
+    made = make([x], shape, forward, backward, is_pooled=True)
     if shape == sizes:
         made.node.smoothed = x.node, mixed
     return made
@@ -127,7 +127,7 @@ def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: A
         passed = gradient * math.prod(shape[2:]) / math.prod(x.shape[2:])
         return [passed * _passing(inputs[0], applied, k, spatial)]
 
-    made = make([Signal.of(root, x.tape)], shape, forward, backward)
+    made = make([Signal.of(root, x.tape)], shape, forward, backward, is_pooled=True)
     if node is not root:
         scale = math.prod(shape[2:]) / math.prod(x.shape[2:])
         made.node.operand, made.node.local = node, lambda gradient: gradient * scale

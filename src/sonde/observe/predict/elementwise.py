@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sonde.analysis.moments import (
     Elementwise,
@@ -24,6 +25,8 @@ from sonde.observe.predict.positions import Kernel, same_axis
 from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal
 from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, common_square, identity, unchanged
 from sonde.observe.predict.weights import empirical
+
+_ALIKE = 3.0  # mean squared correlation of two rows, relative to that of random ones
 
 Handler = Callable[..., Any]
 
@@ -209,11 +212,17 @@ def add_signals(a: Any, b: Any) -> Signal:
 
 
 def _without_weights(node: Node) -> set[int]:
-    """The tensors that this one is a function of, entry by entry, before any weights."""
+    """The tensors that reach this one without weights: entry by entry, in sums, and through pooling."""
     found = {node.order}
-    while len(node.parents) == 1 and not node.fan and math.prod(node.parents[0].shape) == math.prod(node.shape):
-        node = node.parents[0]
-        found.add(node.order)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        size = math.prod(node.shape)
+        kept = node.is_sum or node.is_pooled or (len(node.parents) == 1 and math.prod(node.parents[0].shape) == size)
+        for parent in node.parents if kept and not node.fan else ():
+            if parent.order not in found:
+                found.add(parent.order)
+                waiting.append(parent)
     return found
 
 
@@ -275,8 +284,18 @@ def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = Non
     options: dict[str, Any] = {"fresh": fresh, "allowed": allowed, "axis_map": same_axis, "is_sum": True}
     made = make([a], shape, forward, backward, **options, passes=lambda inputs: [1.0])
     if known is None and a.node.undefined is None:
+        made.node.has_waves |= b.shape[-2:] == shape[-2:] and are_waves(b)
         made.node.is_biased = b.dim() > 0 and b.shape[-1] > 1 and bool((b != b[..., :1]).any())
     return made
+
+
+def are_waves(x: Tensor) -> bool:
+    """Whether known tokens are more alike than random ones, as positions that are waves."""
+    if x.dim() < 2:
+        return False
+    rows = x.detach().double().reshape(-1, *x.shape[-2:])
+    unit = functional.normalize(rows - rows.mean(-2, keepdim=True), dim=-1)
+    return float((unit @ unit.mT).square().mean()) - 1 / x.shape[-2] > _ALIKE / x.shape[-1]
 
 
 def multiply_signals(a: Any, b: Any) -> Signal:

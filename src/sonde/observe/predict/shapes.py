@@ -133,7 +133,9 @@ def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any)
         same, other = g.take([0], axis), g.take([1], axis)
         return np.concatenate([repeats * same + repeats * (repeats - 1) * other, repeats**2 * other], axis)
 
-    return _shaped(x, shape, there, back, lambda place: None if place == axis else place)
+    made = _shaped(x, shape, there, back, lambda place: None if place == axis else place)
+    made.node.source.is_pooled = True
+    return made
 
 
 def index(x: Signal, places: Any) -> Any:

@@ -77,7 +77,9 @@ class Node:
     joined: tuple[int, list[Any]] | None = None  # of a concatenation: the axis and the parts
     padded: tuple[Any, list[int]] | None = None  # what zeros were put around, and how many before it on each axis
     is_sum: bool = False
+    is_pooled: bool = False  # of windows of its operand
     is_biased: bool = False  # a constant was added that differs along the last axis
+    has_waves: bool = False  # positions that are waves were added
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
     is_weighted: bool = False  # the last of these
@@ -121,6 +123,7 @@ class Tape:
         """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
         node.order = len(self.nodes)
         node.biases = node.biases.union(*(parent.biases for parent in node.parents))
+        node.has_waves |= any(parent.has_waves for parent in node.parents)
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
             node.spread = self._inherited(node, forward)
@@ -295,6 +298,9 @@ def log_ratio(a: float, b: float) -> float:
 _TURNED = "queries and keys are turned with their place, and tokens differ"
 
 
+_WAVES = "positions are waves, which makes near tokens alike"
+
+
 def propagate_back(tape: Tape, output: Node) -> None:
     """Gradients of every node for a gradient of mean square 1, independent between entries, at the output."""
     start = np.zeros_like(output.moments.products)
@@ -419,9 +425,11 @@ def _in_common(tape: Tape, parent: Node, sources: dict[int, float]) -> Products 
 
 
 def _doubt(node: Node) -> str | None:
-    """Why the gradient that goes back from here is not known: among scores, those by keys turned with their place."""
+    """Why the gradient that goes back from here is not known: scores by keys turned with their place, or of waves."""
     if node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None:
         return _TURNED
+    if node.values is not None and node.values.has_waves:
+        return _WAVES
     return node.doubt
 
 
