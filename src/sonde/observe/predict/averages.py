@@ -11,7 +11,7 @@ from torch.nn import functional
 from sonde.analysis.moments import Moments, Products, Shape, average, centred, dropped, gaussian, nodes
 from sonde.observe.predict.contractions import per_axis
 from sonde.observe.predict.elementwise import Handler, scalar_value, value_and_slope
-from sonde.observe.predict.positions import AxisMap, same_axis
+from sonde.observe.predict.positions import AxisMap, averages, same_axis
 from sonde.observe.predict.shapes import cat
 from sonde.observe.predict.signal import Signal, make, result_of, unknown_result
 from sonde.observe.predict.tape import UNEVEN_CHANNELS, Node, Pointwise, identity, unchanged
@@ -60,52 +60,73 @@ def variance(x: Signal, dim: Any = None, *args: Any, keepdim: bool = False, **kw
     return ((x - mean(x, dim, True)) ** 2).mean(_axes(x, dim), keepdim=keepdim)
 
 
-def average_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: Any) -> Signal:
+def average_pool(
+    x: Signal,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Signal:
     """Means over windows."""
     spatial = x.dim() - 2
-    result = result_of(
-        [functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d][spatial - 1],
-        (x, kernel, stride, *args),
-        kwargs,
-    )
-    return _pooled(x, tuple(result.shape), per_axis(kernel, spatial))
+    function = [functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d][spatial - 1]
+    if ceil_mode or divisor_override:
+        return unknown_result(function, "average pooling with ceil_mode or a divisor", (x, kernel, stride, padding), {})
+    result = result_of(function, (x, kernel, stride, padding), {})
+    weights = []
+    for n, m, k, step, front in zip(
+        x.shape[2:],
+        result.shape[2:],
+        *(per_axis(one, spatial) for one in (kernel, stride or kernel, padding)),
+        strict=True,
+    ):
+        start = np.arange(m) * step - front
+        inside = _windows(n, start, start + k)
+        weights.append(inside / (k if count_include_pad else inside.sum(1, keepdims=True)))
+    return _pooled(x, tuple(result.shape), weights)
 
 
 def adaptive_pool(x: Signal, output_size: Any) -> Signal:
-    """Means over windows of equal size."""
+    """Means over windows that cover the input."""
     spatial = x.dim() - 2
     sizes = output_size if isinstance(output_size, list | tuple) else [output_size] * spatial
     after = [n if size is None else size for n, size in zip(x.shape[2:], sizes, strict=True)]
-    kernel = [n // m for n, m in zip(x.shape[2:], after, strict=True)]
-    return _pooled(x, (*x.shape[:2], *after), kernel)
+    weights = []
+    for n, m in zip(x.shape[2:], after, strict=True):
+        inside = _windows(n, np.arange(m) * n // m, -(-np.arange(1, m + 1) * n // m))
+        weights.append(inside / inside.sum(1, keepdims=True))
+    return _pooled(x, (*x.shape[:2], *after), weights)
 
 
-def _pooled(x: Signal, shape: Shape, kernel: Sequence[int]) -> Signal:
-    """Means over windows."""
-    sizes = tuple(x.shape)
+def _windows(n: int, start: Products, end: Products) -> Products:
+    """For each window, a row with 1 at the places that it covers."""
+    places = np.arange(n)
+    return np.asarray((places >= start[:, None]) & (places < end[:, None]), float)
 
-    def mixed(products: Products) -> Products:
-        for axis, k in enumerate(kernel, 2):
+
+def _pooled(x: Signal, shape: Shape, weights: Sequence[Products]) -> Signal:
+    """Sums over windows along each spatial axis, with these weights (windows × places)."""
+
+    def mixed(products: Products, matrices: Sequence[Products]) -> Products:
+        for axis, matrix in enumerate(matrices, 2):
             same, other = products.take([0], axis), products.take([1], axis)
-            mean = same / k + other * (1 - 1 / k)
-            products = np.concatenate([mean, mean if shape[axis] == 1 else other], axis)
+            shared, every = averages(matrix @ matrix.T), averages(np.outer(matrix.sum(1), matrix.sum(1)))
+            parts = [same * a + other * (b - a) for a, b in zip(shared, every, strict=True)]
+            products = np.concatenate([parts[0], parts[0] if len(matrix) == 1 else parts[1]], axis)
         return products
 
     def forward(inputs: list[Moments]) -> Moments:
-        return Moments(inputs[0].mean, mixed(inputs[0].products))
+        every = math.prod(float(matrix.sum(1).mean()) for matrix in weights)
+        return Moments(inputs[0].mean * every, mixed(inputs[0].products, weights))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
-        for axis, k in enumerate(kernel, 2):
-            n = sizes[axis]
-            same, other = gradient.take([0], axis), gradient.take([1], axis)
-            near = (k - 1) / (n - 1) if n > 1 else 1.0
-            covered = shape[axis] * k / n
-            gradient = np.concatenate([same, near * same + (1 - near) * other], axis) * covered / k**2
-        return [gradient]
+        return [mixed(gradient, [matrix.T for matrix in weights])]
 
     made = make([x], shape, forward, backward, is_pooled=True)
-    if shape == sizes:
-        made.node.smoothed = x.node, mixed
+    if shape == tuple(x.shape):
+        made.node.smoothed = x.node, lambda products: mixed(products, weights)
     return made
 
 

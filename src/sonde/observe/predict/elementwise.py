@@ -28,6 +28,8 @@ from sonde.observe.predict.weights import empirical
 
 _ALIKE = 3.0  # mean squared correlation of two rows, relative to that of random ones
 
+_GRID = torch.linspace(-64, 64, 129, dtype=torch.double)
+
 Handler = Callable[..., Any]
 
 MASKED = -50.0
@@ -39,11 +41,14 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
     node, root = x.node, x.node.source
     if node.undefined:
         return undefined_signal(x.tape, node.shape, node.undefined, [node])
+    if node.is_positive and _keeps_positive(function):
+        return x
     before = node.function if node.root is not None else identity
     composed = function if before is identity else lambda z: function(before(z))
     rule = curve(composed)
     moments = rule.forward([root.moments])
     made = Node(node.shape, moments, [root], rule.backward, root=root, function=composed, allowed=node.allowed)
+    made.is_positive = bool((function(_GRID) >= 0).all())
     made.axis_map, made.passes = same_axis, lambda inputs: [rule.mean_slope(inputs[0])]
     if node is not root:
         made.operand = node
@@ -53,6 +58,11 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
         made.radial_back, made.loose = unchanged, root.loose
     made.fresh_back = lambda gradient, overlap: rule.fresh_back(root.moments, node.shape, gradient, overlap)
     return Signal.of(x.tape.add(made, rule.forward, rule.fresh(root.moments, node.shape)), x.tape, x.dtype)
+
+
+def _keeps_positive(function: Pointwise) -> bool:
+    """Whether f(x) = x where x is not negative, as for ReLU; a sum of such outputs is not Gaussian there."""
+    return bool((function(_GRID[_GRID >= 0]) == _GRID[_GRID >= 0]).all())
 
 
 def value_and_slope(function: Pointwise, x: Products) -> tuple[Products, Products]:

@@ -189,6 +189,7 @@ def _sliced(x: Signal, after: Shape, kinds: Sequence[str], part: object) -> Sign
         return [gradient]
 
     made = make([x], after, forward, backward, axis_map=_kept_axes(kinds, sizes, after))
+    made.node.is_positive = x.node.is_positive
     made.node.biases = frozenset((bias, part) for bias in x.node.biases)
     return made
 

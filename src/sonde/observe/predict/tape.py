@@ -79,6 +79,7 @@ class Node:
     is_sum: bool = False
     is_pooled: bool = False  # of windows of its operand
     is_biased: bool = False  # a constant was added that differs along the last axis
+    is_positive: bool = False  # no entry is negative
     has_waves: bool = False  # positions that are waves were added
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
@@ -123,6 +124,8 @@ class Tape:
         """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
         node.order = len(self.nodes)
         node.biases = node.biases.union(*(parent.biases for parent in node.parents))
+        is_kept = node.is_pooled or node.radial_back is unchanged or (node.is_sum and len(node.parents) > 1)
+        node.is_positive |= node.root is None and is_kept and all(parent.is_positive for parent in node.parents)
         node.has_waves |= any(parent.has_waves for parent in node.parents)
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
