@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import predict_fourth_set
 import predict_held_out
 import predict_third_set
 from sonde.observe.experiments.copies import reset
@@ -274,6 +275,7 @@ SETS: dict[str, dict[str, tuple[Make, Batch]]] = {
     "network, held out": {**predict_held_out.NETWORKS},
     "network, second held-out set": {**predict_held_out.SECOND},
     "network, third held-out set": {**predict_third_set.THIRD},
+    "network, fourth held-out set": {**predict_fourth_set.FOURTH},
 }
 EVERY = {name: network for networks in SETS.values() for name, network in networks.items()}
 
@@ -476,8 +478,9 @@ def main() -> None:
         if chosen.remedies:
             scores[name]["remedy"] = proved(make, batch)
         elif chosen.only is None or chosen.only.lower() in name.lower():
-            first = {"first": scores[name]["first"]} if "first" in scores.get(name, {}) else {}
-            scores[name] = asdict(score(make, batch, chosen.details)) | {"remedy": proved(make, batch)} | first
+            found = asdict(score(make, batch, chosen.details))
+            first = scores[name].get("first") if name in scores else dict(found)  # kept for what is scored later
+            scores[name] = found | {"remedy": proved(make, batch)} | ({"first": first} if first else {})
             print(name, json.dumps(scores[name]), flush=True)
     scores = {name: scores[name] for name in EVERY if name in scores}
     stored.write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n")
