@@ -132,7 +132,7 @@ class Tape:
             node.spread = self._inherited(node, forward)
         if node.undefined is None:
             _forward_kernel(node)
-            node.features = node.features or _features(node)
+            node.features = node.features or (node.parents[-1].features if node.is_weighted else _features(node))
             if node.is_weighted or (len(node.parents) == 1 and not node.fan and is_fewer(node, node.parents[0])):
                 before = node.parents[-1]
                 fresh += lost_terms(
