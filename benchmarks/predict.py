@@ -278,6 +278,7 @@ SETS: dict[str, dict[str, tuple[Make, Batch]]] = {
     "network, fourth held-out set": {**predict_fourth_set.FOURTH},
 }
 EVERY = {name: network for networks in SETS.values() for name, network in networks.items()}
+LABELS = {name: f"{heading}: {name}" for heading, networks in SETS.items() for name in networks}
 
 
 @dataclass
@@ -468,7 +469,7 @@ def write_page(scores: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     """Score networks, print, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="part of a network's name")
+    parser.add_argument("--only", help="part of the name of a set or a network")
     parser.add_argument("--details", action="store_true")
     parser.add_argument("--remedies", action="store_true", help="measure the remedies alone")
     chosen = parser.parse_args()
@@ -477,7 +478,7 @@ def main() -> None:
     for name, (make, batch) in EVERY.items():
         if chosen.remedies:
             scores[name]["remedy"] = proved(make, batch)
-        elif chosen.only is None or chosen.only.lower() in name.lower():
+        elif chosen.only is None or chosen.only.lower() in LABELS[name].lower():
             found = asdict(score(make, batch, chosen.details))
             first = scores[name].get("first") if name in scores else dict(found)  # kept for what is scored later
             scores[name] = found | {"remedy": proved(make, batch)} | ({"first": first} if first else {})

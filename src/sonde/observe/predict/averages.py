@@ -40,7 +40,7 @@ def mean(x: Signal, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Si
                 gradient = np.stack([gradient, gradient], axis)
         return [gradient / count**2]
 
-    made = make([x], shape, forward, backward)
+    made = make([x], shape, forward, backward, sizes=x.node.overlap)
     if keepdim:
         made.node.mean_of, made.node.smoothed = (
             (x.node, axes),
@@ -225,6 +225,7 @@ def _normalised(
     x: Signal, axes: Sequence[int], eps: float, centre: bool, sizes: Shape | None = None, feature: int = 1
 ) -> Signal:
     sizes = sizes or tuple(x.shape)
+    is_mixed = feature in axes or 0 in axes  # statistics of several samples or places, not of a token
     kept_axis: AxisMap = lambda axis: None if axis in axes else axis  # noqa: E731
 
     def spread(inputs: list[Moments]) -> tuple[Products, float]:
@@ -239,9 +240,8 @@ def _normalised(
         products, variance = spread(inputs)
         found = centred(gradient, sizes, axes) if centre else gradient
         along = average(gradient * products / variance, sizes, axes)  # what lies along the normalised output
-        uneven = 1 + 2 * x.node.loose * _squared_correlation(
-            products, sizes, axes, feature, x.node.overlap
-        )  # E σ⁻² · E σ²
+        own = _squared_correlation(products, sizes, axes, feature, x.node.overlap if is_mixed else 0.0)
+        uneven = 1 + 2 * (x.node.loose * own + (0.0 if is_mixed else x.node.sizes))  # E σ⁻² · E σ²
         return [(found - made.node.gradient_radial * along * products / variance) / variance * uneven]
 
     made = make(
@@ -251,6 +251,7 @@ def _normalised(
         backward,
         radial_back=lambda radial: [0.0],
         loose=0.0,
+        sizes=0.0,
         axis_map=kept_axis,
         is_normalised=True,
     )

@@ -53,6 +53,7 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
     if node is not root:
         made.operand = node
         made.local = lambda gradient: gradient * _slope_after(function, before, root.moments)
+    made.sizes = root.sizes
     made.overlap = root.overlap * rule.transmission(root.moments) ** 2
     if rule.is_linear(root.moments):
         made.radial_back, made.loose = unchanged, root.loose
@@ -214,6 +215,7 @@ def add_signals(a: Any, b: Any) -> Signal:
         fresh=fresh,
         overlap=overlap,
         loose=1 - fixed,
+        sizes=sum(share**2 * one.node.sizes for share, one in zip(shares, (a, b), strict=True)),
         radial_back=radial,
         axis_map=same_axis,
         is_sum=True,

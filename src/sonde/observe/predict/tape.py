@@ -62,6 +62,7 @@ class Node:
     parents: list["Node"] = field(default_factory=list)
     backward: Backward = _none
     overlap: float = 0.0  # mean squared correlation of two samples or tokens, beside that of their mean correlation
+    sizes: float = 0.0  # half the relative variance of a token's size that comes from what it was made of
     loose: float = 1.0  # how much the size of a token varies, relative to one of independent entries
     fresh_back: "FreshBack | None" = None  # variance that weights add to the gradient's mean square; new overlap
     operand: "Node | None" = None  # of an elementwise function: told of its gradient, which goes on to the root
