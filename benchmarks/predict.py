@@ -27,6 +27,7 @@ from torch.nn import functional
 import predict_fourth_set
 import predict_held_out
 import predict_third_set
+from sonde.core.errors import SondeError
 from sonde.observe.experiments.copies import reset
 from sonde.observe.predict import Prediction, predict
 
@@ -285,18 +286,19 @@ LABELS = {name: f"{heading}: {name}" for heading, networks in SETS.items() for n
 class Score:
     """Errors of one network: medians and largest, in shares; the share of draws inside the band."""
 
-    modules: int
-    undefined: int
-    gradients: int  # modules whose gradient is defined
-    forward: float | None
-    forward_worst: float | None
-    forward_at: str | None
-    backward: float | None
-    backward_worst: float | None
-    backward_at: str | None
-    band: float | None
-    gradient_band: float | None
-    seconds: float
+    modules: int = 0
+    undefined: int = 0
+    gradients: int = 0  # modules whose gradient is defined
+    forward: float | None = None
+    forward_worst: float | None = None
+    forward_at: str | None = None
+    backward: float | None = None
+    backward_worst: float | None = None
+    backward_at: str | None = None
+    band: float | None = None
+    gradient_band: float | None = None
+    seconds: float = 0.0
+    error: str | None = None
     remedy: dict[str, Any] | None = None  # where signal or gradient leaves 1e-3 to 1e3
 
 
@@ -348,7 +350,10 @@ def score(make: Make, batch: Batch, details: bool) -> Score:
     torch.manual_seed(10_000)
     model, given = make().train(), batch() if callable(batch) else batch
     start = time.process_time()
-    found = predict(model, given, remedy=False)
+    try:
+        found = predict(model, given, remedy=False)
+    except SondeError as error:
+        return Score(error=str(error))
     seconds = time.process_time() - start
     known = list(draws(make, batch))
     errors: dict[str, dict[str, float]] = {"signal": {}, "gradient": {}}
@@ -419,7 +424,10 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
         if name in starts:
             lines += ["", f"| {' | '.join((starts[name], *heads[1:]))} |", f"|{'---|' * len(heads)}"]
         sizes = ("forward", "forward_worst", "backward", "backward_worst")
-        cells = ["undefined" if one[key] is None else f"{100 * one[key]:.1f} %" for key in sizes]
+        cells = [
+            ("error" if one.get("error") else "undefined") if one[key] is None else f"{100 * one[key]:.1f} %"
+            for key in sizes
+        ]
         bands = ["–" if one[key] is None else f"{100 * one[key]:.0f} %" for key in ("band", "gradient_band")]
         lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(bands)} |")
     lines += ["", *summary(scores)]
@@ -446,7 +454,8 @@ def summary(scores: dict[str, dict[str, Any]]) -> list[str]:
         outside = [
             name
             for name, one in known.items()
-            if (one["forward"] or 0) > 0.02
+            if one.get("error")
+            or (one["forward"] or 0) > 0.02
             or (one["backward"] or 0) > 0.05
             or max(one["forward_worst"] or 0, one["backward_worst"] or 0) > 0.1
         ]
@@ -481,7 +490,8 @@ def main() -> None:
         elif chosen.only is None or chosen.only.lower() in LABELS[name].lower():
             found = asdict(score(make, batch, chosen.details))
             first = scores[name].get("first") if name in scores else dict(found)  # kept for what is scored later
-            scores[name] = found | {"remedy": proved(make, batch)} | ({"first": first} if first else {})
+            found["remedy"] = proved(make, batch) if found["error"] is None else None
+            scores[name] = found | ({"first": first} if first else {})
             print(name, json.dumps(scores[name]), flush=True)
     scores = {name: scores[name] for name in EVERY if name in scores}
     stored.write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n")

@@ -13,7 +13,7 @@ from sonde.observe.predict.contractions import per_axis
 from sonde.observe.predict.elementwise import Handler, scalar_value, value_and_slope
 from sonde.observe.predict.positions import AxisMap, averages, same_axis
 from sonde.observe.predict.shapes import cat
-from sonde.observe.predict.signal import Signal, make, result_of, unknown_result
+from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
 from sonde.observe.predict.tape import UNEVEN_CHANNELS, Node, Pointwise, identity, unchanged
 
 
@@ -124,7 +124,8 @@ def _pooled(x: Signal, shape: Shape, weights: Sequence[Products]) -> Signal:
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [mixed(gradient, [matrix.T for matrix in weights])]
 
-    made = make([x], shape, forward, backward, is_pooled=True)
+    is_blurred = any((matrix.astype(bool).sum(0) > 1).any() for matrix in weights)
+    made = make([x], shape, forward, backward, is_pooled=True, is_blurred=is_blurred)
     if shape == tuple(x.shape):
         made.node.smoothed = x.node, lambda products: mixed(products, weights)
     return made
@@ -139,6 +140,9 @@ def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: A
     shape, windows = tuple(result.shape), per_axis(kernel, spatial)
     root, k = x.node.source, math.prod(windows)
     node = x.node
+    if node.is_blurred:
+        why = "max-pooling of places whose neighbours are alike, as behind windows that overlap, has no moments here"
+        return undefined_signal(x.tape, shape, why, [node])
     applied = node.function if node.root is not None else identity
 
     def forward(inputs: list[Moments]) -> Moments:
@@ -148,7 +152,8 @@ def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: A
         passed = gradient * math.prod(shape[2:]) / math.prod(x.shape[2:])
         return [passed * _passing(inputs[0], applied, k, spatial)]
 
-    made = make([Signal.of(root, x.tape)], shape, forward, backward, is_pooled=True)
+    is_blurred = k * math.prod(shape[2:]) > math.prod(x.shape[2:])
+    made = make([Signal.of(root, x.tape)], shape, forward, backward, is_pooled=True, is_blurred=is_blurred)
     if node is not root:
         scale = math.prod(shape[2:]) / math.prod(x.shape[2:])
         made.node.operand, made.node.local = node, lambda gradient: gradient * scale

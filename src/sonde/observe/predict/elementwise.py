@@ -180,13 +180,17 @@ def add_signals(a: Any, b: Any) -> Signal:
     for x, mean in ((a, b), (b, a)):
         if (found := _with_own_mean(x, mean)) is not None:
             return found
-    if _without_weights(a.node) & _without_weights(b.node):
+    held = a if a.node in _addends(b.node) else b if b.node in _addends(a.node) else None
+    if held is None and _without_weights(a.node) & _without_weights(b.node):
         why = "a sum of two functions of one tensor, without weights between, has no moments here"
         return undefined_signal(a.tape, shape, why, [a.node, b.node])
 
     def forward(inputs: list[Moments]) -> Moments:
         x, y = (_aligned(a, axes)(one) for one in inputs)
-        return x.plus(y)
+        if held is None:
+            return x.plus(y)
+        of, whole = (x, y) if held is a else (y, x)  # E ab of a and b = a + r is E a² + E a E r
+        return Moments(x.mean + y.mean, x.products + y.products + 2 * (of.products + of.mean * (whole.mean - of.mean)))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [summed_gradient(gradient, shape, tuple(one.shape)) for one in (a, b)]
@@ -221,6 +225,12 @@ def add_signals(a: Any, b: Any) -> Signal:
         is_sum=True,
         passes=lambda inputs: [1.0, 1.0],
     )
+
+
+def _addends(node: Node) -> list[Node]:
+    """The terms of a sum, and of the sums among them."""
+    terms = node.parents if node.is_sum and len(node.parents) > 1 else []
+    return [found for term in terms for found in (term, *_addends(term))]
 
 
 def _without_weights(node: Node) -> set[int]:

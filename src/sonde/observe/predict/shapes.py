@@ -149,7 +149,7 @@ def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any)
         return np.concatenate([repeats * same + repeats * (repeats - 1) * other, repeats**2 * other], axis)
 
     made = _shaped(x, shape, there, back, lambda place: None if place == axis else place)
-    made.node.source.is_pooled = True
+    made.node.source.is_pooled = made.node.source.is_blurred = made.node.is_blurred = True
     return made
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sonde.analysis.moments import Moments, Products, Shape, average
 from sonde.observe.predict.positions import (
+    EMPTY,
     MOST,
     AxisMap,
     Kernel,
@@ -80,6 +81,7 @@ class Node:
     is_sum: bool = False
     is_pooled: bool = False  # of windows of its operand
     is_biased: bool = False  # a constant was added that differs along the last axis
+    is_blurred: bool = False  # near places are more alike than distant ones
     is_positive: bool = False  # no entry is negative
     has_waves: bool = False  # positions that are waves were added
     is_normalised: bool = False  # each token was divided by its own size
@@ -127,6 +129,7 @@ class Tape:
         node.biases = node.biases.union(*(parent.biases for parent in node.parents))
         is_kept = node.is_pooled or node.radial_back is unchanged or (node.is_sum and len(node.parents) > 1)
         node.is_positive |= node.root is None and is_kept and all(parent.is_positive for parent in node.parents)
+        node.is_blurred |= any(parent.is_blurred for parent in node.parents)
         node.has_waves |= any(parent.has_waves for parent in node.parents)
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
@@ -225,6 +228,8 @@ def _forward_kernel(node: Node) -> None:
         node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
         return
     if node.is_normalised:
+        squares = np.diagonal(kernels[0])
+        node.doubt = _EMPTY if squares.min() <= EMPTY * squares.mean() else node.doubt
         own = node.moments.square
         matrix = kernels[0] / averages(kernels[0])[0]
         matrix = equalised(matrix, matrix)
@@ -302,6 +307,7 @@ def log_ratio(a: float, b: float) -> float:
 _TURNED = "queries and keys are turned with their place, and tokens differ"
 
 
+_EMPTY = "a token of zeros is normalised, and its gradient is divided by ε"
 _WAVES = "positions are waves, which makes near tokens alike"
 
 
