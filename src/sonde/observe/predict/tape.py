@@ -228,15 +228,20 @@ def _forward_kernel(node: Node) -> None:
         node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
         return
     if node.is_normalised:
-        squares = np.diagonal(kernels[0])
-        node.doubt = _EMPTY if squares.min() <= EMPTY * squares.mean() else node.doubt
+        node.doubt = _EMPTY if _has_empty(kernels[0]) else node.doubt
         own = node.moments.square
         matrix = kernels[0] / averages(kernels[0])[0]
         matrix = equalised(matrix, matrix)
-        _change_averages(node, (axis, matrix * (own / np.diagonal(matrix).mean())))
+        _change_averages(node, (axis, matrix * own))
     else:
         matrix = np.sum(kernels, 0)
         node.kernel = axis, fitted(matrix, node.moments.products, axis, node.shape[axis], is_sum=node.is_sum)
+
+
+def _has_empty(kernel: Products) -> bool:
+    """Whether some tokens are zeros, as class tokens may be at initialisation."""
+    squares = kernel.diagonal()
+    return bool(squares.min() <= EMPTY * squares.mean())
 
 
 def kernel_at(node: Node, axis: int, products: Products, kernel: Kernel | None, tokens: int | None = None) -> Products:
@@ -307,7 +312,7 @@ def log_ratio(a: float, b: float) -> float:
 _TURNED = "queries and keys are turned with their place, and tokens differ"
 
 
-_EMPTY = "a token of zeros is normalised, and its gradient is divided by ε"
+_EMPTY = "some tokens are zeros, and a norm divides their gradient by √ε"
 _WAVES = "positions are waves, which makes near tokens alike"
 
 
@@ -331,9 +336,11 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
         if not node.operand.gradient_spread:
             node.operand.gradient_spread = node.gradient_spread
     inputs = [parent.moments for parent in node.parents]
-    if node.undefined is not None:
+    if node.undefined is not None or node.doubt == _EMPTY:
         for parent in node.parents:
             parent.gradient = np.full(parent.moments.products.shape, np.nan)
+            if node.undefined is None:
+                parent.gradient_doubt, parent.doubt_at = 1.0, _EMPTY
         return
     new, overlap = (
         (0.0, node.gradient_overlap) if node.fresh_back is None else node.fresh_back(gradient, node.gradient_overlap)
@@ -438,6 +445,8 @@ def _doubt(node: Node) -> str | None:
     """Why the gradient that goes back from here is not known: scores by keys turned with their place, or of waves."""
     if node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None:
         return _TURNED
+    if node.values is not None and node.values.kernel is not None and _has_empty(node.values.kernel[1]):
+        return _EMPTY
     if node.values is not None and node.values.has_waves:
         return _WAVES
     return node.doubt
