@@ -39,11 +39,10 @@ def execute(
     `study` names the study that asks for them, which each run records.  `options` are those of the engine, None where
     one was not given.  Exits with code 130 where the user stops it and with code 1 where every run failed.
     """
-    from sonde.core.atomic import remove_stale
-    from sonde.store import files
+    from sonde.store.files import make_folder, remove_stale
 
     run_all = choose(engine, options)
-    files.make_folder(runs)
+    make_folder(runs)
     if isinstance(runs, Path):
         remove_stale(runs)
     if engine == "local":  # on a cluster, the machines that train do this

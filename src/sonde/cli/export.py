@@ -151,9 +151,9 @@ def _export_paper(runs: "Place", out: Path, selection: Selection, quiet: bool) -
     """Write the JSON files of one study or of all, and sonde.json, which records what their layout lacks."""
     import polars as pl
 
-    from sonde.core.atomic import remove_stale, set_aside
     from sonde.show.paper import json_file
     from sonde.store import files
+    from sonde.store.files import remove_stale, set_aside
     from sonde.store.listing import marked
 
     exported, left_out = _studies_in_layout(runs, selection)

@@ -61,7 +61,7 @@ def _cached(what: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `compute` returns, from the cache on disk where it is there."""
     import json
 
-    from sonde.core.atomic import cache_key, read_cached, write_cached
+    from sonde.store.files import cache_key, read_cached, write_cached
 
     key = cache_key(what, libraries=())
     if (known := read_cached("names", key)) is None:

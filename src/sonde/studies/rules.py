@@ -12,13 +12,13 @@ import torch
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, sureness
 from sonde.config import RunConfig, name_of
 from sonde.config.stored import has_plugin, read
-from sonde.core.atomic import cache_key, read_cached, write_cached
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, listed, number, said_share
 from sonde.core.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
+from sonde.store.files import cache_key, read_cached, write_cached
 from sonde.store.readings import Readings
 from sonde.studies.recipes import (
     DEPTH_PROBES,
