@@ -149,3 +149,13 @@ def test_replicas_of_a_stack_have_the_products_of_a_network_alone() -> None:
     strided = weight.T.contiguous().T
     with units.ProductsByOneDNN():
         assert torch.equal(torch.nn.functional.linear(x, weight), torch.nn.functional.linear(x, strided))
+
+
+@needs_onednn
+def test_where_onednn_cannot_compute_pytorch_does() -> None:
+    linear, x = torch.nn.Linear(512, 256).requires_grad_(False), torch.randn(3, 128, 512)
+    with units.ProductsByOneDNN():
+        mapped = torch.func.vmap(linear)(x)
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            linear(torch.randn(128, 513))
+    torch.testing.assert_close(mapped, linear(x))

@@ -1,7 +1,7 @@
 """The units of a module: which submodules they are, and what they are called with while a chain runs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -177,9 +177,14 @@ class ProductsByOneDNN(TorchFunctionMode):
     For values that are measured, not for training: results differ by rounding in float32.  Weights get no gradients.
     """
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.available = has_onednn()
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear and not kwargs and len(args) > 1 and _suits_onednn(*args):
-            return _LinearByOneDNN.apply(*args[:2], *args[2:] or [None])  # type: ignore[no-untyped-call]
+        if func is F.linear and self.available and not kwargs and len(args) > 1 and _suits_onednn(*args):
+            with suppress(RuntimeError):  # inside vmap, or of shapes that do not fit: PyTorch's product says so
+                return _LinearByOneDNN.apply(*args[:2], *args[2:] or [None])  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
@@ -188,7 +193,7 @@ def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool
     weights = [weight] if bias is None else [weight, bias]
     trained = torch.is_grad_enabled() and any(w.requires_grad for w in weights)
     single = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *weights))
-    return single and not trained and x.numel() * len(weight) >= SMALLEST_PRODUCT and has_onednn()
+    return single and not trained and x.numel() * len(weight) >= SMALLEST_PRODUCT
 
 
 class _LinearByOneDNN(torch.autograd.Function):
