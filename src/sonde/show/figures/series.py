@@ -174,12 +174,14 @@ class Series:
     def band(self, log: bool) -> tuple[Floats, Floats]:
         """Mean − and + sample standard deviation, clipped to the possible values; NaN for n < 2.
 
+        Where a store holds an impossible mean, such as an accuracy above 1, the band ends at the mean.
         On a log axis a lower edge that is not above 0 is moved up to the smallest seed, and no edge lies below the
         smallest positive value of the line.
         """
         spread = np.where(self.n >= 2, self.std, np.nan)
-        low = np.maximum(self.shown(log) - spread, self.possible[0])
-        high = np.minimum(self.shown(log) + spread, self.possible[1])
+        mean = self.shown(log)
+        low = np.maximum(mean - spread, np.fmin(self.possible[0], mean))
+        high = np.minimum(mean + spread, np.fmax(self.possible[1], mean))
         if log:
             smallest = np.min(self.least[self.least > 0], initial=np.inf)
             low = np.where(low <= 0, self.least, low)
