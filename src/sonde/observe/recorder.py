@@ -294,10 +294,10 @@ class Recorder:
 
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
-        if not self._watched and self.step + 1 != self._next and len(args) == 1 and not kwargs:
-            if self._ring.add(self.step, optimiser):
-                self.step += 1
-                return
+        plain = not self._watched and self.step + 1 != self._next and len(args) == 1 and not kwargs
+        if plain and self._ring.add(self.step, optimiser):
+            self.step += 1
+            return
         self._experimenting = False
         if self.closed:
             return
