@@ -96,7 +96,7 @@ def _entropy(s: RunRecord) -> float | None:
         return None
     many = math.prod(shape) // (1 if binary else classes)
     equal = math.log(classes)
-    one = min(equal, _entropy_of_targets(s))
+    one = min(equal, _entropy_of_targets(s, classes))
     summed = abs(s.first_loss - many * equal) < 0.2 * many * equal
     return (many * one if summed and many > 3 else one) or None
 
@@ -106,12 +106,17 @@ def _is_smoothed(s: RunRecord) -> bool:
     return s.loss_ops >= {"MaskedFill", "Neg"} and bool(s.loss_ops & CLASS_LOSSES)
 
 
-def _entropy_of_targets(s: RunRecord) -> float:
-    """The entropy of the targets seen; ∞ where they are too few, smoothed, weighted or not known."""
-    known = _only_targets(s).get("entropy")
-    few = math.prod(_only_targets(s).get("shape") or [0]) < FEW_TARGETS
+def _entropy_of_targets(s: RunRecord, classes: int) -> float:
+    """The entropy of the targets seen; ∞ where they are too few, smoothed, weighted, not known, or where a draw from
+    equal shares explains it: twice their number times what is missing to log(classes) is then a χ².
+    """
+    known, many = _only_targets(s).get("entropy"), math.prod(_only_targets(s).get("shape") or [0])
     changed = _is_smoothed(s) or s.facts.get("loss_weighted")
-    return math.inf if known is None or few or changed else float(known)
+    if known is None or many < FEW_TARGETS or changed:
+        return math.inf
+    free = classes - 1
+    by_chance = 2 * many * (math.log(classes) - known) < free + 3 * math.sqrt(2 * free)
+    return math.inf if by_chance else float(known)
 
 
 def _only_targets(s: RunRecord) -> Mapping[str, Any]:

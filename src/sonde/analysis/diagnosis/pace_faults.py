@@ -115,9 +115,9 @@ def _hardly_moved(s: RunEvidence) -> Finding | None:
     begun = share_fresh(s.parameters) > 0.5 or is_tiny(s.parameters)  # fine-tuning may take small steps
     still_falls = _is_short(s) and (s.fell or 0.0) > 0.01
     unmoved = s.moved is not None and s.moved < NEARLY_UNMOVED
-    if s.moved is None or not (_may_be_slow(s) and begun and unmoved) or still_falls or not flows(s):
+    if s.learned or not (begun and unmoved) or still_falls or not flows(s):
         return None
-    said = f"All {s.steps} steps together move weights by {number(s.moved)} of their norm, and the loss stays."
+    said = f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm."
     return found("likely", said)
 
 

@@ -289,7 +289,18 @@ class RunEvidence(RunRecord):
             return ahead or None
         apart = max(_BETTER * self._noise, uncertain * abs(chance))
         falls = self.fell is None or self.fell >= CLEARLY
-        return self.last_loss <= chance + apart and (ahead or (falls and self.last_loss < chance - apart))
+        below = falls and (self.last_loss < chance - apart or self._second_half_is_below(chance, uncertain))
+        return self.last_loss <= chance + apart and (ahead or below)
+
+    def _second_half_is_below(self, chance: float, uncertain: float) -> bool:
+        """Whether the second half of the run is better than a constant answer: by little, but by more than its noise.
+
+        Targets that inputs hardly predict leave no more to be learned.
+        """
+        known = list(self.losses.values())
+        half = summarise(known[len(known) // 2 :])
+        least = uncertain * abs(chance) / (2 if uncertain == CLEARLY else 1)
+        return len(known) >= FEWEST_STEPS and chance - half.mean > max(_BETTER * half.std / math.sqrt(len(known) / 2), least)
 
     @property
     def _constant(self) -> tuple[float | None, float]:
@@ -300,8 +311,9 @@ class RunEvidence(RunRecord):
         """
         if self.has_further_terms:
             return None, CLEARLY
-        if not self._same_loss or pooled_variance(self) is not None:
-            return self.loss_of_chance, CLEARLY
+        if not self._same_loss or pooled_variance(self) is not None or self.loss_ops & (CLASS_LOSSES | BINARY_LOSSES):
+            if self.loss_of_chance is not None or not self._same_loss:
+                return self.loss_of_chance, CLEARLY
         of_batch = self.trial("loss", "trivial")
         if of_batch is None:
             return self.loss_of_chance, CLEARLY

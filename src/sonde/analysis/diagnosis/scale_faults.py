@@ -51,7 +51,8 @@ def _units_alike(s: RunEvidence) -> list[dict[str, Any]]:
 def _all_alike(s: RunEvidence) -> Finding | None:
     """Units of a hidden layer that start with the same weights."""
     alike = _units_alike(s)
-    constant = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
+    same = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
+    constant = same if len(alike) < len(_weights(s)) - 1 else alike
     if not constant and (not alike or s.learned):
         return None
     said = "All units of these layers start with the same weights, and so stay alike."

@@ -182,6 +182,12 @@ class _Spike:
         )
         return None if rows.is_empty() else int(str(rows["step"].min()))
 
+    def changes(self, metric: str) -> bool:
+        """Whether all later values of a metric of the run lie beyond those before the spike."""
+        known = self.s.of_run(metric)
+        before, after = ([v for at, v in known.items() if (at < (self.step or 0)) is early] for early in (True, False))
+        return min(len(before), len(after)) >= 3 and (min(after) > max(before) or max(after) < min(before))
+
     def grown(self, metric: str, start: int, *, least: float, factor: float) -> list[tuple[str, float, float]]:
         """Members of a metric whose largest value after the spike is above that before it, the most grown first."""
         found = []
@@ -337,12 +343,15 @@ def _batch(x: _Spike) -> Finding | None:
     least = max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0), _of_wrong_answers(x))
     if (x.returns or is_last or x.s.learned) and x.height < least:
         return None
+    changed = not x.returns and any(map(x.changes, ("target_mean", "target_spread")))
+    thrown = x.returns or is_last or (not changed and x.first(x.moves, _moves, x.until).step is not None)
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
         f"before, too{'; the loss comes back after it' if x.returns else ''}."
     )
     advice = "Look at the batch of this step; skip it, or clip the norm of the gradient."
-    return found("likely", said, step=x.step, advice=advice)
+    level = "likely" if thrown else "note"  # else the data have become harder
+    return found(level, said, step=x.step, advice=advice)
 
 
 def _of_wrong_answers(x: _Spike) -> float:

@@ -166,7 +166,8 @@ def _last_activation(s: RunEvidence) -> list[str]:
 def _out_of_reach(s: RunEvidence) -> Finding | None:
     """Outputs of its own choice have a lower loss than any that the last activation can give."""
     floor, trivial, reach = (s.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
-    if _last_operation(s) not in _BOUNDED or None in (floor, trivial, reach):
+    bounded = _last_operation(s) in _BOUNDED and (_last_operation(s) != "LogSoftmax" or s.is_distance)
+    if not bounded or None in (floor, trivial, reach):  # a likelihood is made for logarithms of probabilities
         return None
     if trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
         return None
@@ -293,7 +294,7 @@ def _unrelated_classes(s: RunEvidence) -> Finding | None:
         f"Nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in "
         f"{number(100 * near['by_chance'])} %."
     )
-    return found("likely", could, said)
+    return found("likely", could, said, is_rest=True)
 
 
 def _unrelated_numbers(s: RunEvidence) -> Finding | None:
@@ -307,7 +308,7 @@ def _unrelated_numbers(s: RunEvidence) -> Finding | None:
         f"Targets of nearest inputs correlate by {number(near['nearest'])}, and a line through the others predicts a "
         f"target with a correlation of {number(near['line'])} (n = {near['n']})."
     )
-    return found("likely", could, said)
+    return found("likely", could, said, is_rest=True)
 
 
 def _kind(s: RunEvidence) -> str | None:
@@ -320,6 +321,8 @@ def _could(s: RunEvidence) -> str | None:
     """That the run learns nothing although it could, as a sentence: it memorises one batch; without experiments, its
     weights moved far in steps of a usual size, and signal and gradient reach all layers.
     """
+    if s.beats_a_constant:
+        return None
     if s.trials is None:
         return _moved_for_nothing(s)
     alone = _memorised(s)
@@ -332,7 +335,7 @@ def _could(s: RunEvidence) -> str | None:
 
 
 def _moved_for_nothing(s: RunEvidence) -> str | None:
-    stays = s.failed and s.broke is None and not s.beats_a_constant and abs(s.fell or 0.0) < STAYS
+    stays = s.failed and s.broke is None and abs(s.fell or 0.0) < STAYS
     if s.steps < FEWEST_STEPS or not (stays and _moved_far(s) and flows(s)):
         return None
     return (
@@ -347,7 +350,7 @@ def _moved_far(s: RunEvidence) -> bool:
 
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
-    could = None if s.beats_a_constant else _could(s)
+    could = _could(s)
     if could is None or "n" in (s.of_pairs("nearest") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
     said = "What is learned from one batch does not help with the next."
