@@ -8,10 +8,11 @@ from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, flows, gradien
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, LEARNED, RunEvidence
 from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, NEARLY_UNMOVED, WEIGHTED_KINDS
-from sonde.analysis.diagnosis.task_faults import FAR_MOVED
+from sonde.analysis.diagnosis.task_faults import FAR_MOVED, USUAL_STEP
 from sonde.core.formatting import number
 
 OUTRAGEOUS = 1.0  # ‖ΔW‖/‖W‖
+_FAR = 10.0  # norms by which weights moved in all steps
 FADED_STEP = 1e-3  # of the largest of the first steps
 _LOST_STEP = 1e-9  # ‖ΔW‖/‖W‖ of a step that rounding undoes
 _LOST = 0.5  # share of a step that is left after rounding
@@ -63,6 +64,18 @@ def _large_steps(s: RunEvidence) -> Finding | None:
         "the loss does not fall."
     )
     return found("likely", said)
+
+
+def _moved_in_vain(s: RunEvidence) -> Finding | None:
+    """Long steps that lead nowhere, where nothing else explains it."""
+    far = (s.step_size or 0.0) >= USUAL_STEP and (s.moved or 0.0) >= _FAR
+    if not far or not s.failed or s.beats_a_constant or not (_is_stuck(s) and _rate_may_be_high(s)) or not flows(s):
+        return None
+    said = (
+        f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} times their norm, the first by up to "
+        f"{number(100 * (s.step_size or 0.0))} %, and the loss does not fall."
+    )
+    return found("likely", said, is_rest=True)
 
 
 def _rate_may_be_high(s: RunEvidence) -> bool:
@@ -335,7 +348,7 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="lr_too_high",
-        signs=(_slower_learns, _outrageous_steps, _large_steps, _units_died, _loss_grew),
+        signs=(_slower_learns, _outrageous_steps, _large_steps, _units_died, _loss_grew, _moved_in_vain),
         asked=lambda s: s.trial("traced_start", "first_broken") is None,
         fits=("0.1", "0.01"),
         role="pace",

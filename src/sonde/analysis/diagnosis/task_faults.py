@@ -10,7 +10,6 @@ from sonde.analysis.diagnosis.run_record import (
     CLASS_LOSSES,
     DISTANCE_LOSSES,
     EARLY,
-    LARGE_STEP,
     LINEAR_OPS,
     NEARLY_UNMOVED,
     SHAPE_OPS,
@@ -23,6 +22,7 @@ OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 AWAY = 5.0  # times its first value that a loss falls below zero
 STAYS = 0.2  # share by which a loss that stays may rise or fall
+USUAL_STEP = 0.1  # ‖ΔW‖/‖W‖ of the first steps, at most
 FAR_MOVED = 0.5  # how far the weights moved, in their norms
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
@@ -345,7 +345,7 @@ def _moved_for_nothing(s: RunEvidence) -> str | None:
 
 
 def _moved_far(s: RunEvidence) -> bool:
-    return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < LARGE_STEP
+    return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < USUAL_STEP
 
 
 def _memorised_alone(s: RunEvidence) -> Finding | None:
@@ -502,7 +502,7 @@ TASK_FAULTS = (
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
             "input nor a linear fit predicts a target). Without a batch, in place of memorising one: weights moved by "
-            f"{FAR_MOVED:g} of their norm in steps below {LARGE_STEP:g} of it, signal and gradient reach every layer, "
+            f"{FAR_MOVED:g} of their norm in steps below {USUAL_STEP:g} of it, signal and gradient reach every layer, "
             f"and the loss changed by less than {100 * STAYS:g} %."
         ),
         why="Labels that do not depend on the input can only be memorised.",
