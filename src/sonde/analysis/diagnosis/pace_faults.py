@@ -330,6 +330,7 @@ def _share_of_step(s: RunEvidence, name: str) -> dict[int, float]:
 PACE_FAULTS = (
     Diagnosis(
         name="over_regularised",
+        of_degree=True,
         signs=(_weights_shrink, _decays_no_more, _decay_dominates, _much_dropout),
         asked=lambda s: not (s.learned and s.trials is not None),
         fits=("no decay",),
@@ -348,6 +349,7 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="lr_too_high",
+        of_degree=True,
         signs=(_slower_learns, _outrageous_steps, _large_steps, _units_died, _loss_grew, _moved_in_vain),
         asked=lambda s: s.trial("traced_start", "first_broken") is None,
         fits=("0.1", "0.01"),
@@ -386,6 +388,7 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="too_few_steps",
+        of_degree=True,
         signs=(_batch_goes_further, _falls_still),
         asked=lambda s: s.steps < FEWEST_STEPS and not s.learned and s.broke is None,
         role="pace",
@@ -402,6 +405,7 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="lr_too_low",
+        of_degree=True,
         signs=(_steps_fade, _faster_learns, _clipped, _hardly_moved),
         asked=lambda s: not s.learned and s.broke is None,
         fits=("10", "100"),

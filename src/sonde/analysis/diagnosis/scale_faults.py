@@ -50,7 +50,8 @@ def _weights(s: RunEvidence) -> list[dict[str, Any]]:
 
 def _units_alike(s: RunEvidence) -> list[dict[str, Any]]:
     last = _layers(s)[-1:]
-    hidden = [p for p in _weights(s) if p["shape"][0] > 1 and [s.owner(p["name"])] != last]
+    hidden = [p for p in _weights(s) if p["requires_grad"] and p["shape"][0] > 1 and [s.owner(p["name"])] != last]
+    hidden = [p for p in hidden if len(p["shape"]) < 3 or p["shape"][1] > 1]  # not of one input each
     return [p for p in hidden if (p.get("start") or {}).get("row_spread") == 0]
 
 
@@ -268,6 +269,7 @@ def _compared(s: RunEvidence, fit: str, words: str) -> list[str]:
 SCALE_FAULTS = (
     Diagnosis(
         name="unnormalised_target",
+        of_degree=True,
         signs=(_large_targets, _far_targets),
         fits=("scaled targets",),
         consequences=frozenset({"lr_too_low"}),
@@ -283,6 +285,7 @@ SCALE_FAULTS = (
     ),
     Diagnosis(
         name="unnormalised_input",
+        of_degree=True,
         signs=(_small_inputs, _large_inputs),
         asked=_takes_raw_inputs,
         fits=("standardised",),
@@ -303,6 +306,7 @@ SCALE_FAULTS = (
     ),
     Diagnosis(
         name="bad_init",
+        of_degree=True,
         signs=(
             _all_alike,
             _large_weights,

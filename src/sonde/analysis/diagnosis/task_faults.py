@@ -68,11 +68,9 @@ def _over_the_batch(s: RunEvidence) -> Finding | None:
 
 
 def _pushes_away(s: RunEvidence) -> Finding | None:
-    away, kind = s.trial("loss", "pushes_away"), s.trial("targets", "kind")
-    if _last_operation(s) in (*LINEAR_OPS, *_BOUNDED):
-        is_wrong = s.failed or kind in AMONG_CLASSES
-    else:  # 1 may stand for a small output, such as the distance of two that are alike
-        is_wrong = s.failed and s.broke is None
+    away = s.trial("loss", "pushes_away")
+    fits = _last_operation(s) in (*LINEAR_OPS, *_BOUNDED)  # else 1 may stand for a small output, such as a distance
+    is_wrong = s.failed and (fits or s.broke is None)
     if away is None or away <= 0.9 or not (is_wrong or (s.last_loss or 0.0) < 0):
         return None
     said = f"Its gradient moves {number(100 * away)} % of outputs away from their targets: the sign is wrong."
