@@ -59,6 +59,8 @@ def _large_steps(s: RunEvidence) -> Finding | None:
     worse = s.score is not None and s.score < -1  # than a constant answer, by far
     if not s.failed or s.step_size is None or s.step_size < LARGE_STEP or not (_is_stuck(s) or worse):
         return None
+    if not _rate_may_be_high(s):
+        return None
     said = (
         f"In the first steps weights change by {number(100 * s.step_size)} % of their norm a step, and "
         "the loss does not fall."
@@ -103,7 +105,7 @@ def _loss_grew(s: RunEvidence) -> Finding | None:
     losses = list(s.losses.values())
     if not s.failed or s.broke == 0 or not losses or losses[0] <= 0 or max(losses) <= LOSS_GREW * losses[0]:
         return None
-    if not (_is_stuck(s) or s.broke is not None):
+    if not (_is_stuck(s) or s.broke is not None) or not _rate_may_be_high(s):
         return None
     step = next(step for step, value in s.losses.items() if value > LOSS_GREW * losses[0])
     return found("likely", f"The loss grows from {number(losses[0])} to {number(max(losses))}.", step=step)

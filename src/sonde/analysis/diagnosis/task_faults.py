@@ -26,6 +26,7 @@ USUAL_STEP = 0.1  # ‖ΔW‖/‖W‖ of the first steps, at most
 FAR_MOVED = 0.5  # how far the weights moved, in their norms
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
+_REMEDIES = ("0.1", "0.01", "no decay", "fresh", "standardised", "scaled targets", "warm-up")
 MEMORISED = 0.4  # score of fifty steps on one batch
 MAJORITY = 0.8  # share of one class
 _SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill"})  # operations of label smoothing, beside the log-softmax
@@ -324,8 +325,8 @@ def _could(s: RunEvidence) -> str | None:
     if s.trials is None:
         return _moved_for_nothing(s)
     alone = _memorised(s)
-    if alone is None:
-        return None
+    if alone is None:  # a batch may be too hard for so few steps; then no other remedy may help
+        return None if s.helps(*_REMEDIES) else _moved_for_nothing(s)
     return (
         f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run is at "
         f"{number(s.score or 0.0)}."
