@@ -5,7 +5,15 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, EARLY, MAP_LOSSES, SHAPE_OPS, RunRecord
+from sonde.analysis.diagnosis.run_record import (
+    BINARY_LOSSES,
+    CLASS_LOSSES,
+    DISTANCE_LOSSES,
+    EARLY,
+    MAP_LOSSES,
+    SHAPE_OPS,
+    RunRecord,
+)
 
 _SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill", "Add", "Mul", "Div"})  # of labels, beside the log-softmax
 FEW_TARGETS = 32  # with fewer, the best constant answer to them is not that to others
@@ -57,7 +65,18 @@ def loss_of_constant(s: RunRecord) -> float | None:
         return None
     if s.loss_ops <= {"MseLoss", *SHAPE_OPS} and "MseLoss" in s.loss_ops:
         return _variance(s)
+    if s.is_distance and not s.loss_ops & (DISTANCE_LOSSES - {"L1Loss"}):
+        return _deviation(s)
     return _entropy(s)
+
+
+def _deviation(s: RunRecord) -> float | None:
+    """The mean absolute error of the median of each target; None where the loss may be no mean."""
+    targets, out = _only_targets(s), s.at("out_rms", "(model)")
+    size, apart = targets.get("rms"), targets.get("feature_deviation")
+    if not apart or size is None or out is None or math.prod(targets["shape"]) < FEW_TARGETS:
+        return None
+    return float(apart) if s.losses.get(0, math.inf) <= 1.1 * (size + out) else None
 
 
 def _variance(s: RunRecord) -> float | None:

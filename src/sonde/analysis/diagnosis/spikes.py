@@ -32,7 +32,7 @@ MOVED, USUAL = 2.0, 4.0  # times the largest, and the median, of the steps befor
 FAR = 0.01  # of its norm that a parameter moves, at least
 BY_ITSELF = 30.0  # times the median: in the step of the spike itself, more than a gradient explains
 WOKE = 10.0  # times the largest gradient of the steps before
-RATE = 2.0  # times the median rate of the steps before
+RATE = 2.0  # times the largest rate of the last steps before
 OF_BATCH = 3.0  # times the usual loss: a batch whose loss comes back
 OF_FIRST = 0.25  # of the first loss: such a batch is higher by this; a single sample that is wrong makes less
 _ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
@@ -250,7 +250,7 @@ def _overflow(x: _Spike) -> Finding | None:
 
 def _rate(x: _Spike) -> Finding | None:
     """A learning rate jumped before the loss."""
-    first = x.first(x._series("learning_rate"), lambda before: RATE * statistics.median(before), x.step or 0)
+    first = x.first(x._series("learning_rate"), lambda before: RATE * max(before[-_FEW:]), x.step or 0)
     if first.step is None or x.step is None or x.step - first.step > _LEAD:
         return None
     steps = x._series("learning_rate")[first.names[0]]
@@ -417,7 +417,7 @@ def first_movers(s: RunEvidence, most: int = 8) -> tuple[int, list[tuple[str, in
 
 
 def _jumps(s: RunEvidence) -> Finding | None:
-    """A loss that jumps and comes back; a note."""
+    """A loss that jumps and comes back: a note, unless what was learned is lost."""
     losses = list(s.losses.items())
     for place in range(JUMP_WINDOW, len(losses)):
         before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
@@ -431,7 +431,8 @@ def _jumps(s: RunEvidence) -> Finding | None:
             units = "steps" if s.audited is None else "epochs"
             said = f"In {s.when(step)} the loss is {number(value)}, "
             said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."
-            return found("note", said, step=step)
+            undone = before < abs(s.first_loss or 0.0) / 2 and (s.fell or 0.0) < 0  # what the run had learned
+            return found("likely" if undone else "note", said, step=step)
     return None
 
 
