@@ -46,7 +46,7 @@ def _slower_learns(s: RunEvidence) -> Finding | None:
 
 def _outrageous_steps(s: RunEvidence) -> Finding | None:
     least = 3 * OUTRAGEOUS if s.learned else OUTRAGEOUS  # from weights of zero, steps are as long as they
-    if s.step_size is None or s.step_size < least or not flows(s):
+    if s.step_size is None or s.step_size < least or not _rate_may_be_high(s):
         return None
     return found("likely", f"In the first steps weights change by {number(s.step_size)} times their norm a step.")
 

@@ -335,7 +335,8 @@ def _could(s: RunEvidence) -> str | None:
 
 def _moved_for_nothing(s: RunEvidence) -> str | None:
     stays = s.failed and s.broke is None and abs(s.fell or 0.0) < STAYS
-    if s.steps < FEWEST_STEPS or not (stays and _moved_far(s) and flows(s)):
+    known = s.constant_loss is not None or s.targets  # else targets may move, or be those of a player
+    if s.steps < FEWEST_STEPS or not (known and stays and _moved_far(s) and flows(s)):
         return None
     return (
         f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm, signal and gradient "
