@@ -311,7 +311,9 @@ class RunEvidence(RunRecord):
         known = list(self.losses.values())
         half = summarise(known[len(known) // 2 :])
         least = uncertain * abs(chance) / (2 if uncertain == CLEARLY else 1)
-        return len(known) >= FEWEST_STEPS and chance - half.mean > max(_BETTER * half.std / math.sqrt(len(known) / 2), least)
+        return len(known) >= FEWEST_STEPS and chance - half.mean > max(
+            _BETTER * half.std / math.sqrt(len(known) / 2), least
+        )
 
     @property
     def _constant(self) -> tuple[float | None, float]:
@@ -322,9 +324,9 @@ class RunEvidence(RunRecord):
         """
         if self.has_further_terms:
             return None, CLEARLY
-        if not self._same_loss or pooled_variance(self) is not None or self.loss_ops & (CLASS_LOSSES | BINARY_LOSSES):
-            if self.loss_of_chance is not None or not self._same_loss:
-                return self.loss_of_chance, CLEARLY
+        of_classes = self.loss_ops & (CLASS_LOSSES | BINARY_LOSSES) and self.loss_of_chance is not None
+        if not self._same_loss or pooled_variance(self) is not None or of_classes:
+            return self.loss_of_chance, CLEARLY
         of_batch = self.trial("loss", "trivial")
         if of_batch is None:
             return self.loss_of_chance, CLEARLY
