@@ -59,8 +59,6 @@ def _large_steps(s: RunEvidence) -> Finding | None:
     worse = s.score is not None and s.score < -1  # than a constant answer, by far
     if not s.failed or s.step_size is None or s.step_size < LARGE_STEP or not (_is_stuck(s) or worse):
         return None
-    if not _rate_may_be_high(s):
-        return None
     said = (
         f"In the first steps weights change by {number(100 * s.step_size)} % of their norm a step, and "
         "the loss does not fall."

@@ -235,11 +235,10 @@ def _overflow(x: _Spike) -> Finding | None:
     if x.undefined is None or x.step is None:
         return None
     alone = x.moved.step is not None and x.moved.share < _ALONE
-    is_origin = x.undefined == x.s.broke and x.moved.step is None  # which nan_origin names
     half = sorted({p["dtype"] for p in x.s.parameters if p.get("dtype") in ("float16", "bfloat16")})
     said = f"In step {x.undefined} the loss or a gradient is not finite{f'; weights are {half[0]}' if half else ''}."
     return found(
-        "note" if is_origin else "certain",
+        "certain",
         f"Kind: overflow. {said}",
         *([_said_moved(x)] if alone else []),
         modules=_owners(x.s, x.moved.names) if alone else (),

@@ -320,7 +320,7 @@ def _could(s: RunEvidence) -> str | None:
     """That the run learns nothing although it could, as a sentence: it memorises one batch; without experiments, its
     weights moved far in steps of a usual size, and signal and gradient reach all layers.
     """
-    if s.beats_a_constant:
+    if s.beats_a_constant and (s.trials is None or (s.score or 0.0) > 0):  # else labels are memorised by and by
         return None
     if s.trials is None:
         return _moved_for_nothing(s)
