@@ -490,8 +490,9 @@ SPIKES = (
             f"{BY_ITSELF:g} times as far as before. The finding names the kind: overflow, learning rate, Adam's second "
             "moment, attention logits, router, weights of a module, another rank, or batch. A loss that returns at "
             f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It "
-            f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy exceeds it by half of log(first loss / "
-            "median), too: so much do wrong answers to half of a batch cost. If only losses are known, it is a loss "
+            f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy also exceeds it by half of "
+            "log(first loss / median): so much do wrong answers to half of a batch cost. If only losses are known, it "
+            "is a loss "
             f"{JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
