@@ -174,7 +174,7 @@ def _run(words: Sequence[str], debug: bool) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            said = error.format_message().rstrip(".")
+            said = error.format_message().replace("Value error, ", "").rstrip(".")
             command = error.ctx.command_path if error.ctx else "sonde"
             print_notice(f"{said}{' See' if said.endswith('?') else ': see'} `{command} --help`")
     except SondeError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.options import Details, Json, Only, RunsFolder, complete_metric, print_left_out
+from sonde.core.errors import print_notice
 from sonde.core.formatting import Thresholds, listed, number
 
 if TYPE_CHECKING:
@@ -398,7 +399,10 @@ def reproduce_command(
     from sonde.store.load import load
     from sonde.studies.claims import answers, read_claims
 
-    found = answers(read_claims(claims), load(runs))
+    absent = "://" not in str(runs) and not runs.exists()
+    if absent:
+        print_notice(f"{runs} does not exist, so no claim has a run")
+    found = answers(read_claims(claims), () if absent else load(runs).runs)
     if json:
         print_json([_claim_as_json(one) for one in found])
     elif details:

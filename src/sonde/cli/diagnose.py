@@ -101,7 +101,11 @@ def check_command(
         raise SondeError(
             f"{make} gives no batch to check with: return (model, x, y, loss), or use --batch FILE.py:FUNCTION"
         )
-    found = check(model, *rest, inits=inits)
+    try:
+        found = check(model, *rest, inits=inits)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        raise SondeError(f"{make}: the model does not run on this batch ({why}); --debug shows where") from error
     known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
     known |= {"findings": [finding.as_dict() for finding in found.findings]}
     known |= {"table": found.table.to_dicts(), "facts": found.facts}

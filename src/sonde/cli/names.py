@@ -42,8 +42,12 @@ def list_command(
         print_json(found[kind] if kind else found)
         return
     for name, entries in found.items():
-        rows = [[entry["name"], entry["about"]] for entry in entries]
-        print_table(name, {"name": "left", "about": "left"}, rows, wrapped="about")
+        studies: dict[tuple[str, str], list[str]] = {}  # of figures: several studies may draw one
+        for entry in entries:
+            studies.setdefault((entry["name"], entry["about"]), []).append(entry.get("study", ""))
+        rows = [[*shown, ", ".join(of)] if any(of) else [*shown] for shown, of in studies.items()]
+        headings = {"name": "left", "about": "left"} | ({"studies": "left"} if name == "figures" else {})
+        print_table(name, headings, rows, wrapped="about")
         if name != kinds[-1]:
             print_text()
 

@@ -146,7 +146,7 @@ def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 def _list_studies() -> NoReturn:
 
     print_studies()
-    raise SondeError("name a study, for example `sonde run residual`: four small networks, half a minute")
+    raise SondeError("name a study, for example `sonde run residual`, which takes about a minute")
 
 
 def _conclusion(

@@ -200,6 +200,9 @@ _FIGURES = (
         ("rules",),
     ),
     FigureSpec("rules_alignment", "Backward matrices against the weights over epochs", "credit", ("rules",)),
+    FigureSpec(
+        "accuracy_by_depth", "Test accuracy against the number of blocks, per rule", "controls", ("deep", "depth")
+    ),
     FigureSpec("controls", "Every setting of a control at the end of training", "controls", _OF_CONTROLS),
     FigureSpec(
         "credit_at_layers",
