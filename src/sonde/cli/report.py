@@ -33,7 +33,8 @@ from sonde.store import files
 from sonde.store.files import place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from sonde.show.figures import Evidence, Layout
     from sonde.show.figures.render import DrawnFigures
@@ -62,7 +63,6 @@ def report_command(
 
     Example: [bold]sonde report --out report.html[/bold]
     """
-    from sonde.cli.terminal import plural, print_text, progress_bar
     from sonde.show.report import make_report, read_for_report
     from sonde.store.run import without_machines
 
@@ -73,16 +73,15 @@ def report_command(
     source = unicode(str(runs))
     if not with_provenance:
         stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source
-    silent = quiet or not figures
-    with (
-        nullcontext(lambda done, total: None) if silent else progress_bar("drawing figures", quiet=False) as on_progress
-    ):
+    with nullcontext(lambda done, total: None) if quiet or not figures else _bar() as on_progress:
         found, drawn, page = make_report(
             stored, source=source, title=title, figures=figures, on_progress=on_progress, reader=reader
         )
     files.write(out, page)
     if quiet:
         return
+    from sonde.cli.terminal import plural, print_text
+
     for known in drawn.values():
         for name, why in known.skipped.items():
             print_notice(f"not drawn: {name} ({why})")
@@ -93,6 +92,12 @@ def report_command(
     said = [plural(n, noun) for noun, n in counts.items() if n]
     print_text(f"{out}: {', '.join([*said, *studies])}, {len(page) / 1e6:.1f} MB")
     _print_answers(shown, out)
+
+
+def _bar() -> "AbstractContextManager[Callable[[int, int], None]]":
+    from sonde.cli.terminal import progress_bar  # imports rich, which a quiet report does not need
+
+    return progress_bar("drawing figures", quiet=False)
 
 
 def _print_answers(sections: "Sequence[Section]", out: Path) -> None:
