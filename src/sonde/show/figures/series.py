@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from sonde.core.formatting import sentence_case
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import UNLIMITED, Bounds, bounds_of
 
@@ -132,7 +133,7 @@ def caption(group: Group, summary: pl.DataFrame, seen: str, drawn: str, notes: l
     spread = _MARKS[marks] if (summary["n"] > 1).any() else "Single values, no spread"
     n = f"{spread}; {n_text(group, summary)} ({seeds_text(group)})."
     parts = [seen, drawn, f"{group.recipe}.", n, *dict.fromkeys(notes)]
-    sentences = [part[0].upper() + part[1:] for part in parts if part]
+    sentences = [sentence_case(part) for part in parts if part]
     return " ".join([*sentences, _runs_text(group)]) + "\n"
 
 
