@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,10 @@ def least_seconds(run: FullRun, epoch: int) -> dict[str, float]:
     try:
         with run.program.draws:
             snapshot = run.program.snapshot(epoch)
-            parts = {name: lambda name=name: list(probe_of(name)(snapshot)) for name in run.due(epoch)}  # type: ignore[misc]
-            parts |= {"test set": run.program.evaluate, "snapshot": lambda: run.program.snapshot(epoch)}
+            parts: dict[str, Callable[[], object]] = {
+                name: partial(lambda probe: list(probe(snapshot)), probe_of(name)) for name in run.due(epoch)
+            }
+            parts |= {"test set": run.program.evaluate, "snapshot": partial(run.program.snapshot, epoch)}
             for name, part in parts.items():
                 counter: Any = OperationCounter()  # type: ignore[no-untyped-call]
                 with counter:

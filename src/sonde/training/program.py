@@ -180,7 +180,7 @@ class Program:
 
     def _predict(self, x: Tensor) -> Tensor:
         """The output of a test batch; by oneDNN where that changes the cross entropy by rounding and no label."""
-        if self.loss is CROSS_ENTROPY and not owns_prediction(self.config.rule):
+        if self.device.type == "cpu" and self.loss is CROSS_ENTROPY and not owns_prediction(self.config.rule):
             with ProductsByOneDNN():
                 output = self.credit.predict(x)
             if not _decided_by_rounding(output):

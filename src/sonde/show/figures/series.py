@@ -344,11 +344,17 @@ def _changing_n(line: Series, unit: str) -> list[str]:
     return [f"{line.label}: n = {', '.join(parts)}, {n[-1]} after."]
 
 
+def places_of(rows: pl.DataFrame) -> pl.DataFrame:
+    """Run, metric and epoch of the rows, and whether they are defined: about once for all layers, to save memory."""
+    columns = ("run", "metric", "epoch", "defined")
+    return pl.concat([rows.select(columns).clear(), *(part.select(columns).unique() for part in rows.iter_slices())])
+
+
 def common_epoch(rows: pl.DataFrame) -> int | None:
     """The last epoch at which every run has every metric it has at all."""
-    held = rows.select("run", "metric", "epoch").unique()
-    wanted = held.select("run", "metric").unique().height
-    shared = held.group_by("epoch").len().filter(pl.col("len") == wanted)["epoch"].to_list()
+    held = rows.group_by("run", "metric").agg(pl.col("epoch").unique())  # a third of the memory of unique rows
+    counts = held.explode("epoch").group_by("epoch").len()
+    shared = counts.filter(pl.col("len") == held.height)["epoch"].to_list()
     return int(max(shared)) if shared else None
 
 
