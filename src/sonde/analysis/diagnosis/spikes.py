@@ -479,10 +479,10 @@ SPIKES = (
             "on average count, too, and losses that are high in the step in which a few parameters moved "
             f"{BY_ITSELF:g} times as far as before. The finding names the kind: overflow, learning rate, Adam's second "
             "moment, attention logits, router, weights of a module, another rank, or batch. A loss that returns at "
-            f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median, and exceeds "
-            f"it by {OF_FIRST:g} of the first loss. A cross-entropy exceeds it by half of log(first loss / median), too: "
-            "so much do wrong answers to half of a batch cost. If only losses are known, it is a loss "
-            f"{JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
+            f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It "
+            f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy exceeds it by half of log(first "
+            "loss / median), too: so much do wrong answers to half of a batch cost. If only losses are known, it is a "
+            f"loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",
