@@ -294,7 +294,7 @@ class Ring:
         self._waiting.append((None, loss.item()))
         return True
 
-    def _settled(self) -> dict[int, RingStep]:
+    def _all_steps(self) -> dict[int, RingStep]:
         """The steps by number, with traces of those that `add` has kept."""
         for place, kept in enumerate(self._steps):
             if not isinstance(kept, RingStep):
@@ -335,7 +335,7 @@ class Ring:
     def _forget(self, index: int) -> None:
         """The parameters of an optimiser lie elsewhere: since they were looked at, entries may be those of others."""
         known = self._entries.pop(index, None)
-        for step, kept in {} if known is None else self._settled().items():
+        for step, kept in {} if known is None else self._all_steps().items():
             if known and step > known.fits_in and index in kept.traces:
                 kept.traces[index].entries = None
 
@@ -394,7 +394,7 @@ class Ring:
         for index, known in list(self._entries.items()):
             if known.every > 1 and not known.fits(step):
                 self._forget(index)
-        kept = self._settled()
+        kept = self._all_steps()
         for number, here in kept.items():
             last = kept.get(number - 1)
             before = {} if last is None else last.traces

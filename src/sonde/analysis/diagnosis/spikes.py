@@ -108,7 +108,7 @@ class _Spike:
     def _moved_by_themselves(self) -> bool:
         """Whether a few parameters moved far more than before, just as the loss left the band of the watch.
 
-        That band is narrower than the one of logarithms, which is for a loss of which nothing more is known.
+        The band of logarithms is wider, and is for a loss without such a cause.
         """
         before = [value for step, value in self.losses.items() if step < self.about and math.isfinite(value)]
         recent = before[-_RECENT:]
