@@ -381,9 +381,9 @@ class Ring:
             self._bands.add("gradient", step, torch.linalg.vector_norm(known))
         found = self._bands.spikes()
         for index, trace in traces.items() if found else ():
-            known = self._entries[index]
-            if trace.gradients is None and known.every > 1 and known.fits(step):
-                known.read_gradients(trace)
+            entries = self._entries[index]
+            if trace.gradients is None and entries.every > 1 and entries.fits(step):
+                entries.read_gradients(trace)
         return found
 
     def take(self, step: int) -> list[RingStep]:
