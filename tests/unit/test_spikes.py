@@ -124,6 +124,25 @@ def test_a_loss_that_is_logged_after_the_step_is_compared_too() -> None:
     watch.close()
 
 
+def test_entries_of_weights_that_moved_in_memory_are_not_compared_with_those_before() -> None:
+    """The ring looks at the addresses of a small model in every eighth step: steps since then have no movement."""
+    program = Plain()
+    watch = package.watch(program.model, program.optimiser, loss=program.criterion, runs=None)
+    for step in range(AT + 1):
+        if step == AT - 3:
+            for parameter in program.model.parameters():
+                parameter.data = parameter.data.clone()
+        x = torch.randn(32, 10).double() * (1000 if step == AT else 1)
+        program.optimiser.zero_grad()
+        program.criterion(program.model(x), torch.zeros(32, dtype=torch.long) + step // AT).backward()
+        program.optimiser.step()
+    assert [one["step"] for one in watch.facts["spikes"]] == [AT]
+    moved = watch.rows.filter(pl.col("metric") == "update_sample", pl.col("step") > AT - 12)["step"].unique().to_list()
+    last = (AT - 3) // _SELDOM * _SELDOM
+    assert sorted(moved) == [*range(AT - 11, last + 1), *range(last + _SELDOM + 1, AT + 1)]
+    watch.close()
+
+
 def test_without_a_spike_nothing_is_written_beside_the_watched_steps() -> None:
     watch = Plain().train(AT)
     assert set(watch.rows["step"]) == {*range(10), 25, 50, 75, 100}

@@ -62,7 +62,7 @@ class Recorder:
         self._loss = None if loss is None else weakref.ref(loss)
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
-        self._shards = Shards(model, every, self._note_ranks)
+        self._shards = Shards(model, every, lambda pooled: self.add_facts({"ranks": pooled}))
         self._ring = Ring(optimisers=len(optimisers))
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
@@ -431,10 +431,6 @@ class Recorder:
     def facts(self) -> dict[str, Any]:
         """What was recorded once."""
         return self._writer.facts
-
-    def _note_ranks(self, pooled: int) -> None:
-        """The processes have agreed how many of them are pooled."""
-        self._writer.add_facts({"ranks": pooled})
 
     def add_facts(self, more: dict[str, Any]) -> None:
         """Add facts to those that the run stores."""

@@ -111,9 +111,10 @@ class _Entries:
         """The optimiser, as long as it exists."""
         return self._known_as()
 
-    def fits(self, optimiser: torch.optim.Optimizer | None, step: int) -> bool:
+    def fits(self, step: int) -> bool:
         """Whether the parameters lie where they did."""
-        if optimiser is None or optimiser is not self.optimiser or self._places != _addresses(_members(optimiser)):
+        optimiser = self.optimiser
+        if optimiser is None or self._places != _addresses(_members(optimiser)):
             return False
         self.fits_in = step
         return True
@@ -286,12 +287,14 @@ class Ring:
 
     def add_loss(self, loss: Any) -> bool:
         """Keep a loss of a small model, if it is a number on the host; whether it is."""
-        if self._small is None or type(loss) is not Tensor or not loss.is_cpu or loss.numel() != 1:
+        if self._small is None or type(loss) is not Tensor or loss.dim() or not loss.is_cpu:
+            return False
+        if not loss.is_floating_point() or len(self._waiting) > STEPS:
             return False
         self._waiting.append((None, loss.item()))
         return True
 
-    def _settled(self) -> dict[int, RingStep]:
+    def _all_steps(self) -> dict[int, RingStep]:
         """The steps by number, with traces of those that `add` has kept."""
         for place, kept in enumerate(self._steps):
             if not isinstance(kept, RingStep):
@@ -318,7 +321,7 @@ class Ring:
             return
         known = self._entries.get(index)
         looks = known is None or step % known.every == 0
-        if known is None or (looks and not known.fits(optimiser, step)):
+        if known is None or (looks and not known.fits(step)):
             self._forget(index)
             known = self._entries[index] = _Entries(optimiser, names, step, seldom=self._seldom)
         rates = [group.get("lr") for group in optimiser.param_groups]
@@ -332,7 +335,7 @@ class Ring:
     def _forget(self, index: int) -> None:
         """The parameters of an optimiser lie elsewhere: since they were looked at, entries may be those of others."""
         known = self._entries.pop(index, None)
-        for step, kept in {} if known is None else self._settled().items():
+        for step, kept in {} if known is None else self._all_steps().items():
             if known and step > known.fits_in and index in kept.traces:
                 kept.traces[index].entries = None
 
@@ -378,9 +381,9 @@ class Ring:
             self._bands.add("gradient", step, torch.linalg.vector_norm(known))
         found = self._bands.spikes()
         for index, trace in traces.items() if found else ():
-            known = self._entries[index]
-            if trace.gradients is None and known.every > 1 and known.fits(known.optimiser, step):
-                known.read_gradients(trace)
+            entries = self._entries[index]
+            if trace.gradients is None and entries.every > 1 and entries.fits(step):
+                entries.read_gradients(trace)
         return found
 
     def take(self, step: int) -> list[RingStep]:
@@ -389,9 +392,9 @@ class Ring:
         They are the same steps in every process; one that the ring does not have is empty.
         """
         for index, known in list(self._entries.items()):
-            if known.every > 1 and not known.fits(known.optimiser, step):
+            if known.every > 1 and not known.fits(step):
                 self._forget(index)
-        kept = self._settled()
+        kept = self._all_steps()
         for number, here in kept.items():
             last = kept.get(number - 1)
             before = {} if last is None else last.traces
@@ -405,15 +408,13 @@ class Ring:
 
 def _on_host_or_detached(loss: Tensor) -> Loss:
     loss = loss.detach()
-    mean = loss if loss.dim() == 0 else loss.float().mean() if not loss.is_floating_point() else loss.mean()
+    mean = (loss if loss.is_floating_point() else loss.float()).mean()
     return float(mean) if mean.is_cpu else mean
 
 
 def _mean(losses: Sequence[Loss]) -> Loss:
-    numbers = [loss for loss in losses if isinstance(loss, float)]
-    if len(numbers) == len(losses):
-        return math.fsum(numbers) / len(numbers)
-    return torch.stack([torch.as_tensor(loss) for loss in losses if isinstance(loss, Tensor)]).mean()
+    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
+    return torch.stack(tensors).mean() if tensors else math.fsum(map(float, losses)) / len(losses)
 
 
 def _rates(index: int, rates: Sequence[Any]) -> dict[str, float | Tensor]:

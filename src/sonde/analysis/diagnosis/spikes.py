@@ -108,7 +108,7 @@ class _Spike:
     def _moved_by_themselves(self) -> bool:
         """Whether a few parameters moved far more than before, just as the loss left the band of the watch.
 
-        That band is narrower than the one of logarithms, which is for a loss of which nothing more is known.
+        The band of logarithms is wider, and is for a loss without such a cause.
         """
         before = [value for step, value in self.losses.items() if step < self.about and math.isfinite(value)]
         recent = before[-_RECENT:]
@@ -492,8 +492,7 @@ SPIKES = (
             f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It "
             f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy also exceeds it by half of "
             "log(first loss / median): so much do wrong answers to half of a batch cost. If only losses are known, it "
-            "is a loss "
-            f"{JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
+            f"is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",
