@@ -254,5 +254,6 @@ def rules_conclusion(findings: Sequence[StudyFinding], cells: Mapping[str, str])
         for rule in order
     ]
     n = [len(finding.seeds) for finding in own.values()]
-    answer, sure = (depth_answer(depth), depth_sureness(depth)) if depth else ("", f"{n_seeds(n)} for each rule.")
+    seeds = f"{n_seeds(n)} for each rule{', so nothing is decided' * (max(n) < 2)}."
+    answer, sure = (depth_answer(depth), depth_sureness(depth)) if depth else ("", seeds)
     return Conclusion(answer=answer, columns=columns, rows=rows, sure=sure)
