@@ -427,7 +427,7 @@ def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
     headline, *settings = findings
     headings = list(settings[0].shown) if settings else []
     n = [len(setting.seeds) for setting in settings]
-    compared = "; the means are compared" if max(n) > 1 else ", so there is no interval"
+    compared = "; the means are compared" if max(n, default=0) > 1 else ", so there is no interval"
     return Conclusion(
         answer=headline.sentence,
         columns={heading: "left" if heading == "rule" else "right" for heading in headings},
