@@ -404,7 +404,7 @@ def reproduce_command(
     absent = "://" not in str(runs) and not runs.exists()
     if absent:
         print_notice(f"{runs} does not exist, so no claim has a run")
-    found = answers(read_claims(claims), () if absent else load(runs).runs)
+    found = answers(read_claims(claims), None if absent else load(runs))
     if json:
         print_json([_claim_as_json(one) for one in found])
     elif details:
