@@ -9,7 +9,7 @@ import typer
 
 from sonde.cli.options import Details, Json, Only, RunsFolder, complete_metric, print_left_out
 from sonde.core.errors import print_notice
-from sonde.core.formatting import Thresholds
+from sonde.core.formatting import Thresholds, listed, number
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit, RecipeAudit, RuleAudit, RunAudit
@@ -332,7 +332,6 @@ def _recovery_as_json(
 
 def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]") -> None:
     from sonde.cli.terminal import plural, print_table, print_text
-    from sonde.core.formatting import number
 
     sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
     for title, rules in shares.items():
@@ -415,7 +414,6 @@ def reproduce_command(
 
 def _print_claims(found: "list[Answer]") -> None:
     from sonde.cli.terminal import plural, print_table, print_text
-    from sonde.core.formatting import listed
     from sonde.studies.claims import CONFIDENCE, VERDICTS
 
     counts = Counter(one.verdict for one in found)

@@ -9,6 +9,7 @@ import typer
 
 from sonde.cli.options import Details, Json, Quiet, RunsFolder, complete_run, print_left_out
 from sonde.core.errors import SondeError, print_notice
+from sonde.store import files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,7 +139,6 @@ def _save_and_print(
 
 def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
     """Draw a picture into the file of --out."""
-    from sonde.store import files
 
     if out.suffix not in (".png", ".pdf", ".svg"):
         raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
@@ -352,7 +352,6 @@ def _is_as_certain(findings: "Findings", level: str) -> bool:
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
     from sonde.analysis.diagnosis.finding import sarif
-    from sonde.store import files
 
     files.write(
         files.prepare_output_file(to, "--sarif", "findings.sarif"),

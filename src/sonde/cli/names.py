@@ -6,6 +6,7 @@ covers the source code of Sonde.
 
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import DataRoot, Json, Quiet, complete_term
+from sonde.core.errors import SondeError, pick
+from sonde.store.files import cache_key, read_cached, write_cached
 
 if TYPE_CHECKING:
     from sonde.analysis.explanations import Explanation
@@ -64,8 +67,6 @@ def _first_paragraph(documented: object) -> str:
 def _cached(what: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `compute` returns, from the cache on disk where it is there."""
     import json
-
-    from sonde.store.files import cache_key, read_cached, write_cached
 
     key = cache_key(what, libraries=())
     if (known := read_cached("names", key)) is None:
@@ -149,7 +150,6 @@ def explain_command(
 
 def _explained() -> dict[str, Any]:
     """Every explanation, and the answers to every name, symbol and label as its table writes it."""
-    from dataclasses import asdict
 
     from sonde.analysis.explanations import every_key
 
@@ -166,7 +166,6 @@ def _known() -> "list[Explanation]":
 
 def _asked(name: str) -> list[tuple[dict[str, Any], str]]:
     """The explanations of a name, each as a dictionary and as text; raises where there is none."""
-    from dataclasses import asdict
 
     from sonde.analysis.explanations import explanations
 
@@ -186,7 +185,6 @@ def fetch_command(
     Example: [bold]sonde data fetch cifar10[/bold]
     """
     from sonde.cli.terminal import progress_bar
-    from sonde.core.errors import SondeError, pick
     from sonde.store.datasets import DATASETS, data_folder, fetch_archive
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
@@ -216,7 +214,6 @@ def path_command(
     Example: [bold]sonde data path[/bold]
     """
     from sonde.cli.terminal import print_json
-    from sonde.core.errors import pick
     from sonde.store.datasets import DATASETS, FORMS, Absent, data_folder
 
     root = data_folder(data_root)
@@ -241,7 +238,6 @@ def path_command(
 
 def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
     """The folder of the official files, if they are unpacked; other forms do not replace the archive."""
-    from sonde.core.errors import SondeError
 
     try:
         source = dataset.find(root)

@@ -35,6 +35,9 @@ FAILED_REDUCTION = 10.0
 LEARNED_REDUCTION = 50.0
 """Per cent: a loss that fell by as much, and to half the loss of the trivial answer, has been learned."""
 
+HARDLY = 5.0
+"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
+
 LEAST_ERROR = 0.05
 """Per cent: a smaller standard error rounds to 0.0."""
 
@@ -159,6 +162,11 @@ def listed(values: Iterable[object], most: int | None = None, *, last: str = " a
     if most is not None and len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return last.join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def sentence_case(text: str) -> str:
+    """The text with a capital first letter; a Greek one stays, as in µPC."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def number_range(numbers: Sequence[int]) -> str:
