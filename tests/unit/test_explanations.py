@@ -12,6 +12,7 @@ from sonde.analysis.diagnosis.run_evidence import FIT_STEPS
 from sonde.analysis.explanations import EXPLANATIONS, RULES_IN_FULL, Explanation, documented, explanations
 from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
+from sonde.metrics import TRAINED
 from sonde.plugins import BUILT_IN
 from sonde.rules import RULES
 from sonde.store.load import load
@@ -174,3 +175,14 @@ def test_issue_27_item_6_remedies_that_do_not_help_are_counted_where_remedies_ar
     (said,) = re.findall(r"these do not: (.*)\.", page)
     assert said.split(", ") == failed
     assert "what mends it" not in page
+
+
+@pytest.mark.parametrize("metric", ["credit_cosine", "train_loss", "growth"])
+def test_a_metric_is_found_by_the_label_of_its_axis(metric: str) -> None:
+    known = [*EXPLANATIONS, *documented("probe", BUILT_IN["probe"])]
+    assert explanations(TRAINED[metric].label, known)[0].name in (metric, TRAINED[metric].probe)
+
+
+def test_a_label_with_a_letter_missing_is_suggested() -> None:
+    with pytest.raises(SondeError, match="did you mean 'training loss'"):
+        explanations("trainig loss")

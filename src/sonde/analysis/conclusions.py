@@ -245,7 +245,8 @@ def of_recovery(
     if strongest := [one for one in foretold if one.reason is None]:
         one = strongest[0]
         answer += f" Over {one.n} rules it correlates most with {one.quantity}: "
-        answer += f"{signed(one.correlation, 2)} (p = {one.said_chance})."
+        equals = "" if one.said_chance.startswith("≤") else "= "
+        answer += f"{signed(one.correlation, 2)} (p {equals}{one.said_chance})."
     lacking = len(told) - len(known)
     decided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if one.interval.excludes_zero]
     undecided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if not one.interval.excludes_zero]

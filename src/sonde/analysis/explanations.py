@@ -257,7 +257,8 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     names = {_SYNONYMS.get(wanted, wanted), _FORMER_NAMES.get(wanted)}
     found = [text for text in known if text.name.casefold() in names]
     if not found:
-        labels = [one.label for one in (*DIAGNOSES.values(), *WATCHED.values(), *TRAINED.values()) if one.label]
+        labels = [metric.label for metric in (*WATCHED.values(), *TRAINED.values())]
+        labels += [one.label for one in DIAGNOSES.values() if one.label]
         every = {text.name for text in known} | {label.casefold() for label in (*labels, *RULES_IN_FULL)}
         raise SondeError(f"nothing is named {name!r}: {nearest(name.casefold(), every, 'sonde explain')}")
     return sorted(found, key=lambda text: (text.name == _FORMER_NAMES.get(wanted), text.kind != "word"))

@@ -331,7 +331,7 @@ def _recovery_as_json(
 
 
 def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]") -> None:
-    from sonde.cli.terminal import print_table, print_text
+    from sonde.cli.terminal import plural, print_table, print_text
 
     sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
     for title, rules in shares.items():
@@ -357,8 +357,9 @@ def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCo
         "Intervals are Fieller's. "
         "± of one seed is the binomial standard error of the test set; seeds add to it. "
         "n: rules that have both values, each a mean over its runs; runs that differ only in their probes count once. "
-        f"Of the largest n, {most.n}, there are {most.rules} different rules in {most.recipes} recipes: values of one "
-        "rule are not independent. Rules are ranked and shuffled within their recipe. "
+        f"The largest n, {most.n}, covers {plural(most.rules, 'different rule')} and {plural(most.recipes, 'recipe')} "
+        "with two rules or more; values of one rule are not independent. Rules are ranked and shuffled within their "
+        "recipe. "
         "By chance: how often shuffled rules correlate as strongly, in either direction; ≤ where no shuffle did. "
         "Given ‖h_L‖: the partial rank correlation, given ‖h_L‖ ÷ init. "
         "A correlation over rules is no proof of a cause.",
@@ -402,7 +403,7 @@ def reproduce_command(
     absent = "://" not in str(runs) and not runs.exists()
     if absent:
         print_notice(f"{runs} does not exist, so no claim has a run")
-    found = answers(read_claims(claims), () if absent else load(runs).runs)
+    found = answers(read_claims(claims), None if absent else load(runs))
     if json:
         print_json([_claim_as_json(one) for one in found])
     elif details:

@@ -106,10 +106,7 @@ def _print_answers(sections: "Sequence[Section]", out: Path) -> None:
     from sonde.cli.terminal import print_conclusion
 
     for section in sections:
-        from sonde.studies import STUDIES  # imports torch, which a report of watched runs does not need
-
-        if section.study in STUDIES:
-            found = STUDIES[section.study].conclusion(section.findings)
+        if found := section.conclusion:
             print_conclusion(Conclusion(answer=f"{section.study}: {found.answer}", sure=found.sure))
     print_conclusion(Conclusion(answer=f"Next: open {out} in a browser."))
 

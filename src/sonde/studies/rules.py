@@ -145,7 +145,8 @@ def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, cost
         TRAINED["test_acc"].label: reached,
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join(
-            "–" if math.isnan(one["mean"]) else f"{one['mean']:.2f}{own_n(one, runs.height)}" for one in by_layer
+            "–" if math.isnan(one["mean"]) else f"{one['mean']:z.2f}{own_n(one, runs.height)}".replace("-", "−")
+            for one in by_layer
         ),
         "arithmetic ÷ BP": number(arithmetic),
         f"{'processor' if counted else 'wall'} time ÷ BP": number(time),

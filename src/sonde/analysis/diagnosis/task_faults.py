@@ -478,9 +478,9 @@ TASK_FAULTS = (
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
             "The loss function alone, on free outputs: raising the score of a class for all samples does not change "
-            "it (softmax over the batch); its gradient leads away from the targets; the best answer is not 0.3 where "
-            "three in ten targets are 1, and the same where four are; it is a squared error on classes and the run "
-            f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}; a loss that ends {AWAY:g} "
+            "it (softmax over the batch); its gradient leads away from the targets; the best answer for 30 % "
+            "of ones is neither 0.3 nor its logit, and is the same for 40 %; it is a squared error on classes and the "
+            f"run failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}; a loss that ends {AWAY:g} "
             "times its first value below zero while linear outputs grow tenfold; a log-softmax over the first of two "
             "axes."
         ),
