@@ -168,7 +168,7 @@ def test_issue_27_item_6_remedies_that_do_not_help_are_counted_where_remedies_ar
         if "after" in entry:
             tried.setdefault(key.rpartition("/")[0], []).append(entry["after"])
     failed = sorted(name for name, scores in tried.items() if not min(scores) >= 0.5)
-    page = (ROOT / "docs" / "diagnose.md").read_text()
+    page = (ROOT / "docs" / "diagnose-scores.md").read_text()
     assert f"{len(tried) - len(failed)} of {len(tried)} programs learn" in page
     assert len(failed) == 4
     (said,) = re.findall(r"these do not: (.*)\.", page)
