@@ -35,7 +35,7 @@ SAID = [
     ("wrong_output_activation", "above {} from outputs", task_faults.OUT_OF_BOUNDS),
     ("lr_too_high", "more than {} % of their norm", 100 * pace_faults.LARGE_STEP),
     ("lr_too_low", "by less than {} of", pace_faults.NEARLY_UNMOVED),
-    ("lr_too_low", "by more than {} of it", pace_faults.FAR_MOVED),
+    ("lr_too_low", "by no more than {} of their norm", pace_faults.FAR_MOVED),
     ("too_few_steps", "Fewer than {} steps", pace_faults.FEWEST_STEPS),
     ("too_few_steps", "steps above {} of the weights", pace_faults.SLOW_STEP),
     ("over_regularised", "below {} of it", pace_faults.WEIGHTS_GONE),

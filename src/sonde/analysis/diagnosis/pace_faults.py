@@ -360,7 +360,8 @@ PACE_FAULTS = (
             f"A tenth of the rate, or a hundredth, comes {HELPS:g} of the way further in fifty steps on one batch. "
             f"Without a batch the run failed, and a step changes weights by more than {100 * LARGE_STEP:g} % of their "
             f"norm or the loss grows {LOSS_GREW:g}-fold; or the first steps change weights by more than "
-            f"{OUTRAGEOUS:g} times their norm ({3 * OUTRAGEOUS:g} times, if it learned)."
+            f"{OUTRAGEOUS:g} times their norm ({3 * OUTRAGEOUS:g} times, if it learned). Or, if nothing else is found, "
+            f"all steps of a run that failed move weights by {_FAR:g} times their norm, the first by {USUAL_STEP:g}."
         ),
         why="Steps beyond twice the inverse curvature overshoot, and each makes the loss larger.",
         remedy="Divide the learning rate by ten, or warm it up over the first steps.",
@@ -413,9 +414,10 @@ PACE_FAULTS = (
         consequences=frozenset({"not_learning"}),
         short="Steps far too small to get anywhere in the steps given.",
         measured=(
-            "The run failed, and fifty steps on one batch at ten or a hundred times the rate learn "
-            f"what the rate itself does not, or all steps together move weights by less than {NEARLY_UNMOVED:g} of "
-            f"their norm; never where they moved by more than {FAR_MOVED:g} of it."
+            "The run failed, weights moved by no more than "
+            f"{FAR_MOVED:g} of their norm, and fifty steps on one batch at ten or a hundred times the rate learn what "
+            "the rate itself does not. Or the run did not learn, and all steps together move freshly drawn weights by "
+            f"less than {NEARLY_UNMOVED:g} of their norm."
         ),
         why="The weights end nearly where they began.",
         remedy="Multiply the learning rate by ten until the loss stops falling faster.",

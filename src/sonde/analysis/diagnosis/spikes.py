@@ -449,8 +449,9 @@ SPIKES = (
             "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is "
             f"the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It exceeds the median "
             f"by {OF_FIRST:g} of the first loss. A cross-entropy exceeds it by half of log(first loss / median), too: "
-            "so much do wrong answers to half of a batch cost. If only losses are known, it is a loss "
-            f"{JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
+            "so much do wrong answers to half of a batch cost. If it stays and targets have changed for good, it is a "
+            f"note. If only losses are known, it is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before "
+            "it: a note, unless what was learned is lost."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",

@@ -501,7 +501,7 @@ TASK_FAULTS = (
             f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same. Or the network memorises one batch "
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
-            "input nor a linear fit predicts a target). Without a batch, in place of memorising one: weights moved by "
+            "input nor a linear fit predicts a target). Without a batch, or if no other remedy helps: weights moved by "
             f"{FAR_MOVED:g} of their norm in steps below {USUAL_STEP:g} of it, signal and gradient reach every layer, "
             f"and the loss changed by less than {100 * STAYS:g} %."
         ),
