@@ -127,8 +127,7 @@ def _hardly_moved(s: RunEvidence) -> Finding | None:
     """All steps together move the weights by little."""
     begun = share_fresh(s.parameters) > 0.5 or is_tiny(s.parameters)  # fine-tuning may take small steps
     still_falls = _is_short(s) and (s.fell or 0.0) > 0.01
-    unmoved = s.moved is not None and s.moved < NEARLY_UNMOVED
-    if s.learned or not (begun and unmoved) or still_falls or not flows(s):
+    if s.learned or not (begun and s.is_unmoved) or still_falls or not flows(s):
         return None
     said = f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm."
     return found("likely", said)
@@ -178,11 +177,11 @@ def _clipped(s: RunEvidence) -> Finding | None:
     kinds = {one["type"] for one in s.facts.get("optimisers", [])}
     if kinds != {"SGD"} or len(norms) < EARLY or max(norms) > (1 + _SAME) * min(norms):
         return None
-    if not _may_be_slow(s) or s.moved is None or s.moved >= NEARLY_UNMOVED:
+    if not _may_be_slow(s) or not s.is_unmoved:
         return None
     said = (
         f"The gradient of all weights has the norm {number(norms[-1])} in each of {len(norms)} watched steps, as if "
-        f"clipped to it; all steps together move weights by {number(s.moved)} of their norm."
+        f"clipped to it; all steps together move weights by {number(s.moved or 0.0)} of their norm."
     )
     return found(
         "likely", said, advice="Clip the norm of the gradient at a value that most steps do not reach, such as 1."

@@ -421,12 +421,7 @@ def _jumps(s: RunEvidence) -> Finding | None:
     for place in range(JUMP_WINDOW, len(losses)):
         before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
         step, value = losses[place]
-        if (
-            before > 0
-            and value > JUMP * before
-            and (s.last_loss or 0.0) < value / 2
-            and value > 0.1 * abs(losses[0][1])
-        ):
+        if before > 0 and value > max(JUMP * before, 2 * (s.last_loss or 0.0), 0.1 * abs(losses[0][1])):
             units = "steps" if s.audited is None else "epochs"
             said = f"In {s.when(step)} the loss is {number(value)}, "
             said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."

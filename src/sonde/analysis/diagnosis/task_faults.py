@@ -11,7 +11,6 @@ from sonde.analysis.diagnosis.run_record import (
     DISTANCE_LOSSES,
     EARLY,
     LINEAR_OPS,
-    NEARLY_UNMOVED,
     SHAPE_OPS,
 )
 from sonde.core.formatting import number
@@ -274,11 +273,7 @@ def _memorised(s: RunEvidence) -> float | None:
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if abs(s.fell or 0.0) >= STAYS or _hardly_moved(s) else alone
-
-
-def _hardly_moved(s: RunEvidence) -> bool:
-    return s.moved is not None and s.moved < NEARLY_UNMOVED
+    return None if abs(s.fell or 0.0) >= STAYS or s.is_unmoved else alone
 
 
 def _unrelated_classes(s: RunEvidence) -> Finding | None:
