@@ -64,7 +64,7 @@ def _all_alike(s: RunEvidence) -> Finding | None:
 def _shut_from_the_start(s: RunEvidence) -> Finding | None:
     """Biases that keep the units of a layer at zero for every input in step 0."""
     order = [m["name"] for m in s.leaves]
-    for name, steps in s.series("dead_share").items() if s.failed else ():
+    for name, steps in s.series("dead_share").items() if s.failed and order else ():
         place = order.index(name) if name in order else 0
         below = order[place - 1]
         bias, size = _start_of_bias(s, below), s.at("out_rms", below)

@@ -16,6 +16,9 @@ from sonde.analysis.moments import Products, Shape
 MOST = 256
 """The longest axis that has a kernel."""
 
+EMPTY = 1e-6
+"""A token whose mean square is this share of the mean, or less, is one of zeros."""
+
 Kernel = tuple[int, Products]
 """The axis of the tokens, and a number for each pair of them."""
 
@@ -99,7 +102,7 @@ def _other(products: Products, axis: int) -> tuple[int, ...]:
 def equalised(matrix: Products, sizes: Products) -> Products:
     """The kernel after each token is divided by its own size, relative to their mean."""
     own = sizes.diagonal()
-    scale = np.sqrt(own.mean() / np.maximum(own, 1e-300))
+    scale = np.where(own > EMPTY * own.mean(), np.sqrt(own.mean() / np.maximum(own, 1e-300)), 0.0)
     return np.asarray(matrix * scale[:, None] * scale[None, :])
 
 

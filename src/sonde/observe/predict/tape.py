@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sonde.analysis.moments import Moments, Products, Shape, average
 from sonde.observe.predict.positions import (
+    EMPTY,
     MOST,
     AxisMap,
     Kernel,
@@ -62,6 +63,7 @@ class Node:
     parents: list["Node"] = field(default_factory=list)
     backward: Backward = _none
     overlap: float = 0.0  # mean squared correlation of two samples or tokens, beside that of their mean correlation
+    sizes: float = 0.0  # half the relative variance of a token's size that comes from what it was made of
     loose: float = 1.0  # how much the size of a token varies, relative to one of independent entries
     fresh_back: "FreshBack | None" = None  # variance that weights add to the gradient's mean square; new overlap
     operand: "Node | None" = None  # of an elementwise function: told of its gradient, which goes on to the root
@@ -77,7 +79,11 @@ class Node:
     joined: tuple[int, list[Any]] | None = None  # of a concatenation: the axis and the parts
     padded: tuple[Any, list[int]] | None = None  # what zeros were put around, and how many before it on each axis
     is_sum: bool = False
+    is_pooled: bool = False  # of windows of its operand
     is_biased: bool = False  # a constant was added that differs along the last axis
+    is_blurred: bool = False  # near places are more alike than distant ones
+    is_positive: bool = False  # no entry is negative
+    has_waves: bool = False  # positions that are waves were added
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
     is_weighted: bool = False  # the last of these
@@ -121,12 +127,21 @@ class Tape:
         """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
         node.order = len(self.nodes)
         node.biases = node.biases.union(*(parent.biases for parent in node.parents))
+        is_kept = node.is_pooled or node.radial_back is unchanged or (node.is_sum and len(node.parents) > 1)
+        node.is_positive |= node.root is None and is_kept and all(parent.is_positive for parent in node.parents)
+        node.is_blurred |= any(parent.is_blurred for parent in node.parents)
+        node.has_waves |= any(parent.has_waves for parent in node.parents)
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
             node.spread = self._inherited(node, forward)
         if node.undefined is None:
             _forward_kernel(node)
-            node.features = node.features or _features(node)
+            node.features = node.features or (node.parents[-1].features if node.is_weighted else _features(node))
+            if node.is_weighted or (len(node.parents) == 1 and not node.fan and is_fewer(node, node.parents[0])):
+                before = node.parents[-1]
+                fresh += lost_terms(
+                    (before.moments, before, before.kernel), (node.moments, node, node.kernel), before.overlap
+                )
         if fresh > 0:
             node.spread = node.spread | {self.source(): math.sqrt(fresh)}
         return node
@@ -146,6 +161,29 @@ class Tape:
                 slope = log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(STEP))
                 add_spread(found, parent.spread, slope)
         return found
+
+
+def is_fewer(node: Node, than: Node) -> bool:
+    """Whether a node has fewer entries than another."""
+    return math.prod(node.shape) < math.prod(than.shape)
+
+
+Sized = tuple[Moments, Node, Kernel | None]
+"""Moments of a node's entries or of their gradient, the node, and the kernel of these moments."""
+
+
+def lost_terms(before: Sized, after: Sized, overlap: float) -> float:
+    """What a mean over fewer independent entries adds to the variance of log(mean square).
+
+    A slice, a mean or attention leaves fewer independent vectors than there were.  With n of them of d features the
+    mean square has the variance 2/(nd) by the weights, and twice their overlap ÷ n by the sizes of what they weigh.
+    """
+    found = []
+    for moments, node, kernel in (before, after):
+        share = 1 - moments.mean**2 / moments.square if moments.square > 0 else 0.0
+        found.append(share**2 * common_square((moments, moments), node.shape, node.features, overlap, (kernel, kernel)))
+    width = math.prod(after[1].shape[axis] for axis in after[1].features)
+    return max(2 * (found[1] - found[0]) * (1 + width * overlap), 0.0)
 
 
 def _features(node: Node) -> tuple[int, ...]:
@@ -190,12 +228,20 @@ def _forward_kernel(node: Node) -> None:
         node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
         return
     if node.is_normalised:
-        matrix = fitted(equalised(kernels[0], kernels[0]), node.moments.products, axis, node.shape[axis])
+        node.doubt = _EMPTY if _has_empty(kernels[0]) else node.doubt
         own = node.moments.square
-        _change_averages(node, (axis, matrix * (own / np.diagonal(matrix).mean())))
+        matrix = kernels[0] / averages(kernels[0])[0]
+        matrix = equalised(matrix, matrix)
+        _change_averages(node, (axis, matrix * own))
     else:
         matrix = np.sum(kernels, 0)
         node.kernel = axis, fitted(matrix, node.moments.products, axis, node.shape[axis], is_sum=node.is_sum)
+
+
+def _has_empty(kernel: Products) -> bool:
+    """Whether some tokens are zeros, as class tokens may be at initialisation."""
+    squares = kernel.diagonal()
+    return bool(squares.min() <= EMPTY * squares.mean())
 
 
 def kernel_at(node: Node, axis: int, products: Products, kernel: Kernel | None, tokens: int | None = None) -> Products:
@@ -255,7 +301,7 @@ def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
 
 def _correlations(of: Moments, products: Products) -> Products:
     variance = of.square - of.mean**2
-    return np.clip((products - of.mean**2) / variance, -1, None) if variance > 0 else np.ones_like(products)
+    return np.clip((products - of.mean**2) / variance, -1, 1) if variance > 0 else np.ones_like(products)
 
 
 def log_ratio(a: float, b: float) -> float:
@@ -264,6 +310,10 @@ def log_ratio(a: float, b: float) -> float:
 
 
 _TURNED = "queries and keys are turned with their place, and tokens differ"
+
+
+_EMPTY = "some tokens are zeros, and a norm divides their gradient by √ε"
+_WAVES = "positions are waves, which makes near tokens alike"
 
 
 def propagate_back(tape: Tape, output: Node) -> None:
@@ -286,9 +336,11 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
         if not node.operand.gradient_spread:
             node.operand.gradient_spread = node.gradient_spread
     inputs = [parent.moments for parent in node.parents]
-    if node.undefined is not None:
+    if node.undefined is not None or node.doubt == _EMPTY:
         for parent in node.parents:
             parent.gradient = np.full(parent.moments.products.shape, np.nan)
+            if node.undefined is None:
+                parent.gradient_doubt, parent.doubt_at = 1.0, _EMPTY
         return
     new, overlap = (
         (0.0, node.gradient_overlap) if node.fresh_back is None else node.fresh_back(gradient, node.gradient_overlap)
@@ -310,13 +362,18 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
                 slope = log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(STEP))
                 add_spread(spread, source.spread, slope)
         kernel = _kernel_back(node, gradient, parent, part)
+        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
+            part = with_averages(part, *kernel)
+        is_part = is_fewer(parent, node) and (node.axis_map or node.joined or len(node.parents) == 1)
+        if (is_part and not node.fan) or (node.is_weighted and parent is node.parents[-1]):
+            sized = (Moments(0.0, gradient), node, node.gradient_kernel), (Moments(0.0, part), parent, kernel)
+            if (lost := lost_terms(*sized, node.gradient_overlap)) > 0:
+                spread[tape.source()] = math.sqrt(lost)
         doubt, why = (1.0, own) if (own := _doubt(node)) else (node.gradient_doubt, node.doubt_at)
         sources: dict[int, float] = {}
         if node.passes is not None and parent.shape == node.shape:
             share = node.passes(inputs)[place]
             sources = {order: share * known for order, known in node.gradient_sources.items()} | {node.order: share}
-        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
-            part = with_averages(part, *kernel)
         crossed = _crossed(parent, part, overlap, kernel)
         _accumulate_kernel(parent, part, kernel)
         if doubt > parent.gradient_doubt:
@@ -385,9 +442,13 @@ def _in_common(tape: Tape, parent: Node, sources: dict[int, float]) -> Products 
 
 
 def _doubt(node: Node) -> str | None:
-    """Why the gradient that goes back from here is not known: among scores, those by keys turned with their place."""
+    """Why the gradient that goes back from here is not known: scores by keys turned with their place, or of waves."""
     if node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None:
         return _TURNED
+    if node.values is not None and node.values.kernel is not None and _has_empty(node.values.kernel[1]):
+        return _EMPTY
+    if node.values is not None and node.values.has_waves:
+        return _WAVES
     return node.doubt
 
 
