@@ -186,9 +186,9 @@ class Diagnosis:
             return None
         epoch = s.epochs.get(shown.step) if shown.epoch is None else shown.epoch
         types = tuple(dict.fromkeys(s.types[name] for name in shown.modules if name in s.types))
-        return self._judged(replace(shown, name=self.name, epoch=epoch, types=types), s)
+        return self._with_gain(replace(shown, name=self.name, epoch=epoch, types=types), s)
 
-    def _judged(self, shown: Finding, s: RunEvidence) -> Finding:
+    def _with_gain(self, shown: Finding, s: RunEvidence) -> Finding:
         """The finding with what its remedy gained on a copy, and the level that this leaves."""
         gain = max((gain for fit in self.fits if (gain := s.gain(fit)) is not None), default=None)
         needless = self.of_degree and shown.level == "likely" and s.learned and (gain or 0.0) < HELPS
