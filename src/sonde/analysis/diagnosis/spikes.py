@@ -462,12 +462,7 @@ def _jumps(s: RunEvidence) -> Finding | None:
     for place in range(JUMP_WINDOW, len(losses)):
         before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
         step, value = losses[place]
-        if (
-            before > 0
-            and value > JUMP * before
-            and (s.last_loss or 0.0) < value / 2
-            and value > 0.1 * abs(losses[0][1])
-        ):
+        if before > 0 and value > max(JUMP * before, 2 * (s.last_loss or 0.0), 0.1 * abs(losses[0][1])):
             units = "steps" if s.audited is None else "epochs"
             said = f"In {s.when(step)} the loss is {number(value)}, "
             said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."
@@ -491,8 +486,9 @@ SPIKES = (
             "moment, attention logits, router, weights of a module, another rank, or batch. A loss that returns at "
             f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It "
             f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy also exceeds it by half of "
-            "log(first loss / median): so much do wrong answers to half of a batch cost. If only losses are known, it "
-            f"is a loss {JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
+            "log(first loss / median): so much do wrong answers to half of a batch cost. If it stays and targets have "
+            f"changed for good, it is a note. If only losses are known, it is a loss {JUMP:g} times the median of the "
+            f"{JUMP_WINDOW} steps before it: a note, unless what was learned is lost."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",
