@@ -33,7 +33,7 @@ class Level:
     @staticmethod
     def of(square: float, spread: Spread) -> "Level":
         """From the mean square over draws and the variance v of its logarithm: its median is lower by v/2."""
-        variance = sum(value**2 for value in spread.values())
+        variance = float(spread @ spread)
         rms = math.sqrt(square) if square >= 0 else math.nan
         middle, width = rms * math.exp(-variance / 4), _QUANTILE * math.sqrt(variance) / 2
         return Level(rms * math.exp(-variance / 8), middle * math.exp(-width), middle * math.exp(width))
