@@ -133,8 +133,8 @@ class Prediction:
                 f"the best is to {self.best_scale}."
             )
         if self.undefined:
-            name, why = next(iter(self.undefined.items()))
-            said.append(f"Undefined from {name} on, for {len(self.undefined)} modules: {why}.")
+            (name, why), many = next(iter(self.undefined.items())), len(self.undefined)
+            said.append(f"Undefined from {name} on, for {many} module{'s' * (many > 1)}: {why}.")
         return [*said, *self.notes]
 
     def _direction(self, direction: str) -> list[str]:

@@ -489,3 +489,5 @@ def _accumulate(
         parent.gradient_overlap = shares[0] ** 2 * parent.gradient_overlap + shares[1] ** 2 * overlap
         parent.gradient_doubt = shares[0] * parent.gradient_doubt + shares[1] * doubt
         parent.gradient_radial = shares[0] * parent.gradient_radial + shares[1] * radial
+    elif math.isnan(total):
+        parent.gradient_doubt = max(parent.gradient_doubt, doubt)
