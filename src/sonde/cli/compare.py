@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.options import Details, Json, Only, RunsFolder, complete_metric, print_left_out
-from sonde.core.formatting import Thresholds
+from sonde.core.errors import print_notice
+from sonde.core.formatting import Thresholds, listed, number
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit, RecipeAudit, RuleAudit, RunAudit
@@ -331,7 +332,6 @@ def _recovery_as_json(
 
 def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]") -> None:
     from sonde.cli.terminal import print_table, print_text
-    from sonde.core.formatting import number
 
     sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
     for title, rules in shares.items():
@@ -399,7 +399,10 @@ def reproduce_command(
     from sonde.store.load import load
     from sonde.studies.claims import answers, read_claims
 
-    found = answers(read_claims(claims), load(runs))
+    absent = "://" not in str(runs) and not runs.exists()
+    if absent:
+        print_notice(f"{runs} does not exist, so no claim has a run")
+    found = answers(read_claims(claims), () if absent else load(runs).runs)
     if json:
         print_json([_claim_as_json(one) for one in found])
     elif details:
@@ -410,7 +413,6 @@ def reproduce_command(
 
 def _print_claims(found: "list[Answer]") -> None:
     from sonde.cli.terminal import plural, print_table, print_text
-    from sonde.core.formatting import listed
     from sonde.studies.claims import CONFIDENCE, VERDICTS
 
     counts = Counter(one.verdict for one in found)

@@ -7,8 +7,10 @@ import atexit
 import os
 import re
 import secrets
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +28,8 @@ from sonde.cli.options import (
     complete,
     seeds_of,
 )
-from sonde.core.errors import SondeError, print_notice, unicode
+from sonde.core.errors import SondeError, pick, print_notice, unicode
+from sonde.store import files
 from sonde.store.files import place
 
 if TYPE_CHECKING:
@@ -61,7 +64,6 @@ def report_command(
     """
     from sonde.cli.terminal import plural, print_text, progress_bar
     from sonde.show.report import make_report, read_for_report
-    from sonde.store import files
     from sonde.store.run import without_machines
 
     files.prepare_output_file(out, "--out", "report.html")
@@ -130,7 +132,6 @@ def figures_command(
 
     Example: [bold]sonde figures residual --out figures[/bold]
     """
-    from sonde.core.errors import pick
     from sonde.show.figures import figures_of
     from sonde.studies import STUDIES
 
@@ -258,8 +259,6 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     waiting = "" if runs.is_dir() else ", which is not there yet"
     print_notice(f"following {runs}{waiting}; Ctrl-C ends the page, not the runs")
 
-    from threading import Thread
-
     Thread(target=server.serve_forever, daemon=True).start()
 
     from sonde.show.live import Feed
@@ -272,7 +271,6 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
 
 def _open_in_browser(url: str) -> None:
     """Open the page through a file that only this user can read, so that the browser's command line has no token."""
-    import tempfile
     import webbrowser
 
     number, name = tempfile.mkstemp(prefix="sonde-live-", suffix=".html")
@@ -293,7 +291,6 @@ def playground_command(
     Example: [bold]sonde playground --out playground.html[/bold]
     """
     from sonde.show.playground import render_playground
-    from sonde.store import files
 
     page = render_playground().encode()
     files.write(files.prepare_output_file(out, "--out", "playground.html"), page)

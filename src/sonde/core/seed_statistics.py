@@ -5,8 +5,8 @@ defined (finite).
 """
 
 import bisect
-import itertools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -248,5 +248,5 @@ def band_limit(values: Sequence[float], factor: float) -> float:
 
 def noise_between(values: Sequence[float]) -> float:
     """The standard deviation of a series around its trend, from differences between values that follow each other."""
-    apart = statistics.median(abs(after - before) for before, after in itertools.pairwise(values))
+    apart = statistics.median(map(abs, map(operator.sub, values[1:], values)))
     return 1.4826 * apart / math.sqrt(2)

@@ -105,7 +105,10 @@ class Followers(BackwardMatrices):
     def follow(self, gradients: Matrix) -> None:
         """Set the gradient of V to that of W; the optimiser updates both."""
         for name, v in self.matrices.items():
-            v.grad = gradients[name].clone() if name in gradients else None
+            if v.grad is not None and name in gradients:
+                v.grad.copy_(gradients[name])
+            else:
+                v.grad = gradients[name].clone() if name in gradients else None
 
     def check(self, weights: Matrix) -> None:
         """Refuse an optimiser that updates W but not V.  The compared values do not affect training."""

@@ -17,7 +17,7 @@ from sonde.analysis.audit_text import audit_columns, audit_rows, sentence, short
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds
 from sonde.analysis.evidence import Evidence
 from sonde.config import RunConfig
-from sonde.core.formatting import STREAM_GREW, accuracy, listed, number, signed
+from sonde.core.formatting import HARDLY, STREAM_GREW, accuracy, listed, number, signed
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
@@ -164,9 +164,6 @@ def _audit_findings(gathered: Gathered) -> list[StudyFinding]:
                 )
             )
     return [*found, *prediction_against_rank(accuracies(gathered.evidence))]
-
-
-HARDLY = 5.0  # points of BP over frozen blocks below which depth hardly matters
 
 
 def _audit_conclusion(findings: Sequence[StudyFinding]) -> Conclusion:

@@ -38,7 +38,7 @@ from sonde.core.validated import validated
 from sonde.metrics import SHARE, TRAINED, base_of, label_of, symbol_of
 from sonde.metrics.rows import Reading
 from sonde.store.folder import recipe_key
-from sonde.store.run import Run, Runs
+from sonde.store.run import Run
 from sonde.studies import STUDIES
 from sonde.studies.study import narrowed
 
@@ -223,10 +223,10 @@ def _check_against_recipe(claim: Claim, config: RunConfig) -> None:
         raise SondeError(f"{claim.metric} has one value for the whole network: leave layer out")
 
 
-def answers(claims: Iterable[Claim], stored: Runs) -> list[Answer]:
-    """Each claim beside the complete runs of the store that have its recipe, whatever their seed."""
+def answers(claims: Iterable[Claim], stored: Iterable[Run]) -> list[Answer]:
+    """Each claim beside the complete runs that have its recipe, whatever their seed."""
     by_recipe: dict[str, list[Run]] = {}
-    for run in stored.runs:
+    for run in stored:
         if run.manifest.state == "complete":
             by_recipe.setdefault(run.recipe, []).append(run)
     return [_answer(claim, by_recipe) for claim in claims]

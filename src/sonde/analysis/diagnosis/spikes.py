@@ -32,7 +32,7 @@ MOVED, USUAL = 2.0, 4.0  # times the largest, and the median, of the steps befor
 FAR = 0.01  # of its norm that a parameter moves, at least
 BY_ITSELF = 30.0  # times the median: in the step of the spike itself, more than a gradient explains
 WOKE = 10.0  # times the largest gradient of the steps before
-RATE = 2.0  # times the median rate of the steps before
+RATE = 2.0  # times the largest rate of the last steps before
 OF_BATCH = 3.0  # times the usual loss: a batch whose loss comes back
 OF_FIRST = 0.25  # of the first loss: such a batch is higher by this; a single sample that is wrong makes less
 _ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
@@ -54,6 +54,10 @@ def _first_jump(steps: Mapping[int, float], until: int, above: Callable[[Sequenc
 
 def _moves(before: Sequence[float]) -> float:
     return max(MOVED * max(before), USUAL * statistics.median(before), FAR)
+
+
+def _by_themselves(before: Sequence[float]) -> float:
+    return max(BY_ITSELF * statistics.median(before), FAR)
 
 
 def _loss_limit(before: Sequence[float]) -> float:
@@ -88,14 +92,30 @@ class _Spike:
 
     @cached_property
     def step(self) -> int | None:
-        """The first step whose loss is above its band; else the one from which on losses are higher on average."""
+        """The first step whose loss is above its band.
+
+        Else the one in which it left the band of the watch, if a few parameters had just moved by themselves; else the
+        one from which on losses are higher on average.
+        """
         least = SMALL * abs(self.s.first_loss or 0.0)
         for step, value in self.losses.items():
             before = [known for at, known in self.losses.items() if at < step and math.isfinite(known)]
             recent = before[-_RECENT:]
             if len(recent) >= _FEWEST and value > max(_loss_limit(recent), statistics.median(recent) + least):
                 return step
-        return self._shift(least)
+        return self.about if self._moved_by_themselves() else self._shift(least)
+
+    def _moved_by_themselves(self) -> bool:
+        """Whether a few parameters moved far more than before, just as the loss left the band of the watch.
+
+        That band is narrower than the one of logarithms, which is for a loss of which nothing more is known.
+        """
+        before = [value for step, value in self.losses.items() if step < self.about and math.isfinite(value)]
+        recent = before[-_RECENT:]
+        if len(recent) < _FEWEST or not self.losses.get(self.about, 0.0) > LEAVES * statistics.median(recent):
+            return False
+        moved = self.first(self.moves, _by_themselves, self.about)
+        return moved.step is not None and moved.step >= self.about - 1 and moved.share < _ALONE
 
     def _shift(self, least: float) -> int | None:
         """The step before and after which mean losses differ most, if by 6 deviations of their noise."""
@@ -164,7 +184,7 @@ class _Spike:
         before = self.first(self.moves, _moves, (self.step or 0) - 1)
         if before.step is not None:
             return before
-        return self.first(self.moves, lambda values: max(BY_ITSELF * statistics.median(values), FAR), self.step or 0)
+        return self.first(self.moves, _by_themselves, self.step or 0)
 
     @cached_property
     def woken(self) -> "_First":
@@ -181,6 +201,12 @@ class _Spike:
             & pl.col("step").is_between(self.about - _STEPS, self.until)
         )
         return None if rows.is_empty() else int(str(rows["step"].min()))
+
+    def changes(self, metric: str) -> bool:
+        """Whether all later values of a metric of the run lie beyond those before the spike."""
+        known = self.s.of_run(metric)
+        before, after = ([v for at, v in known.items() if (at < (self.step or 0)) is early] for early in (True, False))
+        return min(len(before), len(after)) >= 3 and (min(after) > max(before) or max(after) < min(before))
 
     def grown(self, metric: str, start: int, *, least: float, factor: float) -> list[tuple[str, float, float]]:
         """Members of a metric whose largest value after the spike is above that before it, the most grown first."""
@@ -243,7 +269,7 @@ def _overflow(x: _Spike) -> Finding | None:
 
 def _rate(x: _Spike) -> Finding | None:
     """A learning rate jumped before the loss."""
-    first = x.first(x._series("learning_rate"), lambda before: RATE * statistics.median(before), x.step or 0)
+    first = x.first(x._series("learning_rate"), lambda before: RATE * max(before[-_FEW:]), x.step or 0)
     if first.step is None or x.step is None or x.step - first.step > _LEAD:
         return None
     steps = x._series("learning_rate")[first.names[0]]
@@ -255,8 +281,8 @@ def _rate(x: _Spike) -> Finding | None:
 def _stale_moment(x: _Spike) -> Finding | None:
     """Gradients return to a parameter that had small ones, and Adam's step is long."""
     woken = x.woken.step
-    both = [name for name in x.woken.names if name in x.moved.names]
-    if woken is None or not both or not _woken_just_before(x, woken):
+    both = [name for name in _woken_alone(x) if name in x.moved.names]
+    if woken is None or not both or not _woken_with_move(x, woken, both[0]):
         return None
     name = max(both, key=lambda one: x.gradients[one][woken])
     before = statistics.median(value for step, value in x.gradients[name].items() if step < woken)
@@ -266,14 +292,32 @@ def _stale_moment(x: _Spike) -> Finding | None:
         f"{number(before)}; Adam divides it by the root of the second moment of the small gradients."
     )
     advice = "Lower beta2 or the rate of these parameters, or clip the update."
-    return found("likely", said, modules=_owners(x.s, both), step=woken, advice=advice)
+    return found("likely", said, modules=_owners(x.s, both), step=x.moved.step, advice=advice)
 
 
-def _woken_just_before(x: _Spike, woken: int) -> bool:
-    """Whether a few parameters under Adam got gradients and moved in one step, shortly before the spike."""
+def _woken_alone(x: _Spike) -> list[str]:
+    """Parameters whose gradient jumped, relative to before, ten times as far as that of the others in the same step."""
+    step = x.woken.step or 0
+    grown = {}
+    for name, known in x.gradients.items():
+        before = [value for at, value in known.items() if at < step]
+        if before and step in known:
+            grown[name] = known[step] / max(before) if max(before) > 0 else math.inf
+    least = WOKE * max(1.0, statistics.median(grown.values())) if grown else math.inf
+    return [name for name in x.woken.names if grown.get(name, 0.0) >= least]
+
+
+def _woken_with_move(x: _Spike, woken: int, name: str) -> bool:
+    """Whether a few parameters under Adam got gradients and moved in one step, shortly before the spike.
+
+    Of a small model not all gradients are known: they came after the last step in which they were read.
+    """
+    if x.step is None or x.moved.step is None:
+        return False
     adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
-    few = x.woken.share < _ALONE and x.moved.step == woken
-    return adam and few and x.step is not None and 0 < x.step - woken <= _LEAD
+    last = max(step for step in x.gradients[name] if step < woken)
+    together = last < x.moved.step <= woken
+    return adam and together and 0 < x.step - x.moved.step <= _LEAD
 
 
 def _attention(x: _Spike) -> Finding | None:
@@ -337,12 +381,15 @@ def _batch(x: _Spike) -> Finding | None:
     least = max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0), _of_wrong_answers(x))
     if (x.returns or is_last or x.s.learned) and x.height < least:
         return None
+    changed = not x.returns and any(map(x.changes, ("target_mean", "target_spread")))
+    thrown = x.returns or is_last or (not changed and x.first(x.moves, _moves, x.until).step is not None)
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
         f"before, too{'; the loss comes back after it' if x.returns else ''}."
     )
     advice = "Look at the batch of this step; skip it, or clip the norm of the gradient."
-    return found("likely", said, step=x.step, advice=advice)
+    level = "likely" if thrown else "note"  # else the data have become harder
+    return found(level, said, step=x.step, advice=advice)
 
 
 def _of_wrong_answers(x: _Spike) -> float:
@@ -374,7 +421,10 @@ def _tallest(s: RunEvidence) -> _Spike | None:
         _Spike(s=s, about=one["step"], world=one.get("world", 1), until=one.get("until") or one["step"] + _AFTER)
         for one in s.facts.get("spikes", [])
     ]
-    return max((one for one in known if one.step is not None), key=lambda one: one.height, default=None)
+    found = [one for one in known if one.step is not None]
+    tallest = max(found, key=lambda one: one.height, default=None)
+    same = [one for one in found if tallest is not None and one.step == tallest.step]
+    return min(same, key=lambda one: abs(one.about - (one.step or 0)), default=None)  # it has most of the steps before
 
 
 def _spike_around(s: RunEvidence) -> Finding | None:
@@ -407,7 +457,7 @@ def first_movers(s: RunEvidence, most: int = 8) -> tuple[int, list[tuple[str, in
 
 
 def _jumps(s: RunEvidence) -> Finding | None:
-    """A loss that jumps and comes back; a note."""
+    """A loss that jumps and comes back: a note, unless what was learned is lost."""
     losses = list(s.losses.items())
     for place in range(JUMP_WINDOW, len(losses)):
         before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
@@ -421,7 +471,8 @@ def _jumps(s: RunEvidence) -> Finding | None:
             units = "steps" if s.audited is None else "epochs"
             said = f"In {s.when(step)} the loss is {number(value)}, "
             said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."
-            return found("note", said, step=step)
+            undone = before < abs(s.first_loss or 0.0) / 2 and (s.fell or 0.0) < 0  # what the run had learned
+            return found("likely" if undone else "note", said, step=step)
     return None
 
 
@@ -435,11 +486,13 @@ SPIKES = (
         measured=(
             f"A loss more than {LEAVES:g} times the median of the steps before it. It also exceeds the median by 6 "
             f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
-            "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
-            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is "
-            f"the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It exceeds the median "
-            f"by {OF_FIRST:g} of the first loss. A cross-entropy exceeds it by half of log(first loss / median), too: "
-            "so much do wrong answers to half of a batch cost. If only losses are known, it is a loss "
+            "on average count, too, and losses that are high in the step in which a few parameters moved "
+            f"{BY_ITSELF:g} times as far as before. The finding names the kind: overflow, learning rate, Adam's second "
+            "moment, attention logits, router, weights of a module, another rank, or batch. A loss that returns at "
+            f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It "
+            f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy also exceeds it by half of "
+            "log(first loss / median): so much do wrong answers to half of a batch cost. If only losses are known, it "
+            "is a loss "
             f"{JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",

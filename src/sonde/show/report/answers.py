@@ -10,7 +10,7 @@ from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
 from sonde.analysis.conclusions import n_seeds
 from sonde.analysis.evidence import Evidence
 from sonde.core import formatting
-from sonde.core.formatting import accuracy, listed, number, percent, signed
+from sonde.core.formatting import HARDLY, accuracy, listed, number, percent, signed
 from sonde.core.seed_statistics import Interval, paired, summarise, t_interval
 from sonde.metrics import TRAINED
 from sonde.store.readings import Readings
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from sonde.studies.study import Gathered, StudyFinding
 
 MOST_POINTS = 100.0  # between two accuracies
-HARDLY = 5.0
-"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
-
 ONE_SEED = "n = 1 seed"
 LACKING = "runs with frozen blocks would show whether the trained blocks contribute"
 

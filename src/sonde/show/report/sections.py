@@ -9,7 +9,7 @@ from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.runs import evidence_lines, value_order
 from sonde.core.errors import SondeError
-from sonde.core.formatting import accuracy, network
+from sonde.core.formatting import accuracy, network, sentence_case
 from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report import AuditPart, ReportContents
 from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
@@ -47,7 +47,7 @@ class Section:
     @property
     def about(self) -> str:
         """The question, with a capital letter."""
-        return f"{self.question[0].upper()}{self.question[1:]}"
+        return sentence_case(self.question)
 
     @property
     def runs(self) -> list[str]:

@@ -122,5 +122,5 @@ function showAnswers(given) {
 function showCharted(link, place) {
   const known = data.families.find(({ answer }) => answer === place);
   link.hidden = !known;
-  if (known) link.href = `#charts?${new URLSearchParams({ 'charts.recipe': known.title })}`;
+  if (known) link.querySelector('a').href = `#charts?${new URLSearchParams({ 'charts.recipe': known.title })}`;
 }
