@@ -21,9 +21,9 @@ from sonde.analysis.moments import (
     square_slope,
 )
 from sonde.core.errors import SondeError
-from sonde.observe.predict.positions import Kernel, same_axis
+from sonde.observe.predict.positions import Kernel, common_square, same_axis
 from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal
-from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, common_square, identity, unchanged
+from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, identity, unchanged
 from sonde.observe.predict.weights import empirical
 
 _ALIKE = 3.0  # mean squared correlation of two rows, relative to that of random ones

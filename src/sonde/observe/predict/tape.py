@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sonde.analysis.moments import Moments, Products, Shape, average
+from sonde.analysis.moments import Moments, Products, Shape
 from sonde.observe.predict.positions import (
     EMPTY,
     MOST,
@@ -17,6 +17,7 @@ from sonde.observe.predict.positions import (
     Rows,
     alike,
     averages,
+    common_square,
     equalised,
     fitted,
     parted,
@@ -35,7 +36,6 @@ FreshBack = Callable[[Products, float], tuple[float, float]]
 Passes = Callable[[list[Moments]], Sequence[float]]
 
 STEP = 1e-4
-_MOST_UNEVEN = 30.0  # squared correlations of tokens, relative to the square of their mean
 SHARED_BIAS = "a gate is multiplied with a state that has the same biases"
 UNEVEN_CHANNELS = "each channel is divided by its own size, and sizes differ much, as after depthwise convolutions"
 
@@ -267,48 +267,6 @@ def with_spread(to: Spread, spread: Spread, weight: float = 1.0) -> Spread:
     found[: len(to)] = to
     found[: len(spread)] += weight * spread
     return found
-
-
-def common_square(
-    of: Sequence[Moments],
-    sizes: Shape,
-    features: Sequence[int],
-    overlap: float,
-    kernels: Sequence[Kernel | None] = (None, None),
-) -> float:
-    """The mean over all pairs of entries of the product of their correlations in two tensors of one shape.
-
-    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
-    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
-    """
-    a, b = (_correlations(moments, moments.products) for moments in of)
-    products, rest = a * b, np.sqrt((1 - a**2) * (1 - b**2)) * min(overlap, 1.0)
-    known = next((kernel for kernel in kernels if kernel is not None and sizes[kernel[0]] == len(kernel[1])), None)
-    if known is not None:
-        both = [_correlations(one, _matrix(one, known, kernel)) for one, kernel in zip(of, kernels, strict=True)]
-        same, other = averages(both[0] * both[1])
-        place = tuple(int(axis == known[0]) for axis in range(products.ndim))
-        products, rest = (np.moveaxis(one, known[0], 0).copy() for one in (products, rest))
-        before = float(products[1].flat[0])
-        products[1] *= other / before if 0 < other < _MOST_UNEVEN * before else 1.0
-        products[0], rest[0] = products[0] * same, rest[0] * same
-        products, rest = (np.moveaxis(one, 0, known[0]) for one in (products, rest))
-        products[place] = other
-    alike = tuple(0 if axis in features else slice(None) for axis in range(products.ndim))
-    products[alike] += rest[alike]
-    return float(average(products, sizes, range(len(sizes))).flat[0])
-
-
-def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
-    """Its kernel, which may be that of an operand of another size, or the kernel of tokens that are alike."""
-    if kernel is None or kernel[0] != known[0] or not kernel[1].any():
-        return alike(of.products, known[0], len(known[1]))
-    return np.asarray(kernel[1] * (of.square / averages(kernel[1])[0]))
-
-
-def _correlations(of: Moments, products: Products) -> Products:
-    variance = of.square - of.mean**2
-    return np.clip((products - of.mean**2) / variance, -1, 1) if variance > 0 else np.ones_like(products)
 
 
 def log_ratio(a: float, b: float) -> float:
