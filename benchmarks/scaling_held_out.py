@@ -450,7 +450,7 @@ THIRD_FAULTS: dict[str, Case] = {
     "rate of learned vectors is scaled like a hidden one": Case(partial(latent, rate=-1.0), faulty=("embed_latents",)),
     "input of attention multiplied by √n": Case(partial(latent, multiplier=0.5), faulty=("inp", "logits", "value")),
     "depthwise rate is scaled like a hidden one": Case(partial(separable, rate=-1.0), faulty=("depthwise",)),
-    "branches divided by L": Case(partial(deep, branch=-1.5, branch_rate=-0.5), over="depth", faulty=("blocks",)),
+    "branches divided by L√L": Case(partial(deep, branch=-1.5, branch_rate=-0.5), over="depth", faulty=("blocks",)),
 }  # fmt: skip
 
 THIRD_CORRECT: dict[str, Case] = {

@@ -68,7 +68,7 @@ def average_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Signal:
+) -> Any:
     """Means over windows."""
     spatial = x.dim() - 2
     function = [functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d][spatial - 1]

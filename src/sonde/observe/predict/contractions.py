@@ -12,9 +12,9 @@ from torch import Tensor
 from sonde.analysis.moments import Moments, Products, Shape, contracted, labels_for
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
-from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
+from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike, common_square
 from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
-from sonde.observe.predict.tape import Backward, Forward, Node, common_square
+from sonde.observe.predict.tape import Backward, Forward, Node
 from sonde.observe.predict.weights import FIXED, weight_moments
 
 _UNEVEN = 0.1

@@ -21,9 +21,9 @@ from sonde.analysis.moments import (
     square_slope,
 )
 from sonde.core.errors import SondeError
-from sonde.observe.predict.positions import Kernel, same_axis
+from sonde.observe.predict.positions import Kernel, common_square, same_axis
 from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal
-from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, common_square, identity, unchanged
+from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, identity, unchanged
 from sonde.observe.predict.weights import empirical
 
 _ALIKE = 3.0  # mean squared correlation of two rows, relative to that of random ones
@@ -180,8 +180,10 @@ def add_signals(a: Any, b: Any) -> Signal:
     for x, mean in ((a, b), (b, a)):
         if (found := _with_own_mean(x, mean)) is not None:
             return found
-    held = a if a.node in _addends(b.node) else b if b.node in _addends(a.node) else None
-    if held is None and _without_weights(a.node) & _without_weights(b.node):
+    held = next((x for x, y in ((a, b), (b, a)) if _holds(y.node, x.node)), None)
+    last, first = sorted((a.node, b.node), key=lambda node: -node.order)
+    reaching = _without_weights(last)
+    if held is None and reaching & _without_weights(first, min(reaching)):
         why = "a sum of two functions of one tensor, without weights between, has no moments here"
         return undefined_signal(a.tape, shape, why, [a.node, b.node])
 
@@ -227,14 +229,20 @@ def add_signals(a: Any, b: Any) -> Signal:
     )
 
 
-def _addends(node: Node) -> list[Node]:
-    """The terms of a sum, and of the sums among them."""
-    terms = node.parents if node.is_sum and len(node.parents) > 1 else []
-    return [found for term in terms for found in (term, *_addends(term))]
+def _holds(node: Node, term: Node) -> bool:
+    """Whether a node is a sum with this term, or a sum of such sums."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        parents = node.parents if node.is_sum and len(node.parents) > 1 else []
+        if any(parent is term for parent in parents):
+            return True
+        waiting += [parent for parent in parents if parent.order > term.order]
+    return False
 
 
-def _without_weights(node: Node) -> set[int]:
-    """The tensors that reach this one without weights: entry by entry, in sums, and through pooling."""
+def _without_weights(node: Node, first: int = 0) -> set[int]:
+    """The tensors, from `first` on, that reach this one without weights: entry by entry, in sums and by pooling."""
     found = {node.order}
     waiting = [node]
     while waiting:
@@ -242,7 +250,7 @@ def _without_weights(node: Node) -> set[int]:
         size = math.prod(node.shape)
         kept = node.is_sum or node.is_pooled or (len(node.parents) == 1 and math.prod(node.parents[0].shape) == size)
         for parent in node.parents if kept and not node.fan else ():
-            if parent.order not in found:
+            if parent.order >= first and parent.order not in found:
                 found.add(parent.order)
                 waiting.append(parent)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sonde.analysis.moments import Moments, Products, Shape, average
+from sonde.analysis.moments import Moments, Products, Shape
 from sonde.observe.predict.positions import (
     EMPTY,
     MOST,
@@ -17,6 +17,7 @@ from sonde.observe.predict.positions import (
     Rows,
     alike,
     averages,
+    common_square,
     equalised,
     fitted,
     parted,
@@ -26,8 +27,8 @@ from sonde.observe.predict.positions import (
 Pointwise = Callable[[Tensor], Tensor]
 Forward = Callable[[list[Moments]], Moments]
 Backward = Callable[[Products, list[Moments]], Sequence[Products | None]]
-Spread = dict[int, float]
-"""First-order deviations of log(mean square): source of randomness → coefficient."""
+Spread = Products
+"""First-order deviations of log(mean square): a coefficient for each source of randomness so far."""
 
 FreshBack = Callable[[Products, float], tuple[float, float]]
 """(Gradient at the output, its overlap) → relative variance of the mean square that is new, overlap at the input."""
@@ -35,9 +36,12 @@ FreshBack = Callable[[Products, float], tuple[float, float]]
 Passes = Callable[[list[Moments]], Sequence[float]]
 
 STEP = 1e-4
-_MOST_UNEVEN = 30.0  # squared correlations of tokens, relative to the square of their mean
 SHARED_BIAS = "a gate is multiplied with a state that has the same biases"
 UNEVEN_CHANNELS = "each channel is divided by its own size, and sizes differ much, as after depthwise convolutions"
+
+
+def _no_spread() -> Spread:
+    return np.zeros(0)
 
 
 def _none(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
@@ -93,10 +97,10 @@ class Node:
     radial_back: Callable[[float], Sequence[float]] | None = None  # `gradient_radial` → that of each parent; 1 without
     undefined: str | None = None
     order: int = 0
-    spread: Spread = field(default_factory=dict)
+    spread: Spread = field(default_factory=_no_spread)
     gradient: Products | None = None
     told: Products | None = None  # by later elementwise functions
-    gradient_spread: Spread = field(default_factory=dict)
+    gradient_spread: Spread = field(default_factory=_no_spread)
     gradient_overlap: float = 0.0
     gradient_kernel: Kernel | None = None
     gradient_doubt: float = 0.0  # the share that is not known to a tenth
@@ -143,23 +147,25 @@ class Tape:
                     (before.moments, before, before.kernel), (node.moments, node, node.kernel), before.overlap
                 )
         if fresh > 0:
-            node.spread = node.spread | {self.source(): math.sqrt(fresh)}
+            node.spread = with_spread(node.spread, self.source(fresh))
         return node
 
-    def source(self) -> int:
-        """A new source of randomness."""
+    def source(self, variance: float) -> Spread:
+        """The deviation by a new source of randomness with this variance."""
         self.sources += 1
-        return self.sources
+        found = np.zeros(self.sources)
+        found[-1] = math.sqrt(variance)
+        return found
 
     def _inherited(self, node: Node, forward: Forward) -> Spread:
         inputs = [parent.moments for parent in node.parents]
-        found: Spread = {}
+        found = _no_spread()
         for place, parent in enumerate(node.parents):
-            if parent.spread:
+            if parent.spread.any():
                 moved = [*inputs]
                 moved[place] = inputs[place].scaled(1 + STEP)
                 slope = log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(STEP))
-                add_spread(found, parent.spread, slope)
+                found = with_spread(found, parent.spread, slope)
         return found
 
 
@@ -255,53 +261,12 @@ def _change_averages(node: Node, kernel: Kernel) -> None:
     node.moments = Moments(node.moments.mean, with_averages(node.moments.products, *kernel))
 
 
-def add_spread(to: Spread, spread: Spread, weight: float) -> None:
-    """Add a multiple of one spread to another, in place."""
-    if weight:
-        for source, value in spread.items():
-            to[source] = to.get(source, 0.0) + weight * value
-
-
-def common_square(
-    of: Sequence[Moments],
-    sizes: Shape,
-    features: Sequence[int],
-    overlap: float,
-    kernels: Sequence[Kernel | None] = (None, None),
-) -> float:
-    """The mean over all pairs of entries of the product of their correlations in two tensors of one shape.
-
-    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
-    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
-    """
-    a, b = (_correlations(moments, moments.products) for moments in of)
-    products, rest = a * b, np.sqrt((1 - a**2) * (1 - b**2)) * min(overlap, 1.0)
-    known = next((kernel for kernel in kernels if kernel is not None and sizes[kernel[0]] == len(kernel[1])), None)
-    if known is not None:
-        both = [_correlations(one, _matrix(one, known, kernel)) for one, kernel in zip(of, kernels, strict=True)]
-        same, other = averages(both[0] * both[1])
-        place = tuple(int(axis == known[0]) for axis in range(products.ndim))
-        products, rest = (np.moveaxis(one, known[0], 0).copy() for one in (products, rest))
-        before = float(products[1].flat[0])
-        products[1] *= other / before if 0 < other < _MOST_UNEVEN * before else 1.0
-        products[0], rest[0] = products[0] * same, rest[0] * same
-        products, rest = (np.moveaxis(one, 0, known[0]) for one in (products, rest))
-        products[place] = other
-    alike = tuple(0 if axis in features else slice(None) for axis in range(products.ndim))
-    products[alike] += rest[alike]
-    return float(average(products, sizes, range(len(sizes))).flat[0])
-
-
-def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
-    """Its kernel, which may be that of an operand of another size, or the kernel of tokens that are alike."""
-    if kernel is None or kernel[0] != known[0] or not kernel[1].any():
-        return alike(of.products, known[0], len(known[1]))
-    return np.asarray(kernel[1] * (of.square / averages(kernel[1])[0]))
-
-
-def _correlations(of: Moments, products: Products) -> Products:
-    variance = of.square - of.mean**2
-    return np.clip((products - of.mean**2) / variance, -1, 1) if variance > 0 else np.ones_like(products)
+def with_spread(to: Spread, spread: Spread, weight: float = 1.0) -> Spread:
+    """One spread plus a multiple of another."""
+    found = np.zeros(max(len(to), len(spread)))
+    found[: len(to)] = to
+    found[: len(spread)] += weight * spread
+    return found
 
 
 def log_ratio(a: float, b: float) -> float:
@@ -323,7 +288,7 @@ def propagate_back(tape: Tape, output: Node) -> None:
     for axis, n in enumerate(output.shape):
         if n == 1:
             start = np.concatenate([start.take([0], axis)] * 2, axis)
-    output.gradient, output.gradient_spread = start, {tape.source(): math.sqrt(2 / max(math.prod(output.shape), 1))}
+    output.gradient, output.gradient_spread = start, tape.source(2 / max(math.prod(output.shape), 1))
     for node in reversed(tape.nodes[: output.order + 1]):
         if node.gradient is not None:
             _pass_back(tape, node, node.gradient)
@@ -333,7 +298,7 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
     if node.operand is not None and node.local is not None:
         told = node.local(gradient)
         node.operand.told = told if node.operand.told is None else node.operand.told + told
-        if not node.operand.gradient_spread:
+        if not node.operand.gradient_spread.any():
             node.operand.gradient_spread = node.gradient_spread
     inputs = [parent.moments for parent in node.parents]
     if node.undefined is not None or node.doubt == _EMPTY:
@@ -345,22 +310,21 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
     new, overlap = (
         (0.0, node.gradient_overlap) if node.fresh_back is None else node.fresh_back(gradient, node.gradient_overlap)
     )
-    fresh = {tape.source(): math.sqrt(new)} if new > 0 else {}
+    common = with_spread(node.gradient_spread, tape.source(new)) if new > 0 else node.gradient_spread
     parts = node.backward(gradient, inputs)
     radial = [1.0] * len(parts) if node.radial_back is None else node.radial_back(node.gradient_radial)
     for place, (parent, part) in enumerate(zip(node.parents, parts, strict=True)):
         if part is None:
             continue
-        spread: Spread = dict(fresh)
-        add_spread(spread, node.gradient_spread, 1.0)
+        spread = common
         for other, source in enumerate(node.parents):
-            if source.spread and part.flat[0] > 0:
+            if source.spread.any() and part.flat[0] > 0:
                 moved = [*inputs]
                 moved[other] = inputs[other].scaled(1 + STEP)
                 again = node.backward(gradient, moved)[place]
                 assert again is not None
                 slope = log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(STEP))
-                add_spread(spread, source.spread, slope)
+                spread = with_spread(spread, source.spread, slope)
         kernel = _kernel_back(node, gradient, parent, part)
         if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
             part = with_averages(part, *kernel)
@@ -368,7 +332,7 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
         if (is_part and not node.fan) or (node.is_weighted and parent is node.parents[-1]):
             sized = (Moments(0.0, gradient), node, node.gradient_kernel), (Moments(0.0, part), parent, kernel)
             if (lost := lost_terms(*sized, node.gradient_overlap)) > 0:
-                spread[tape.source()] = math.sqrt(lost)
+                spread = with_spread(spread, tape.source(lost))
         doubt, why = (1.0, own) if (own := _doubt(node)) else (node.gradient_doubt, node.doubt_at)
         sources: dict[int, float] = {}
         if node.passes is not None and parent.shape == node.shape:
@@ -476,13 +440,12 @@ def _accumulate(
     parent.gradient = part if parent.gradient is None else parent.gradient + part
     total = float(parent.gradient.flat[0])
     if total > 0:
-        mixed: Spread = {}
-        add_spread(mixed, parent.gradient_spread, before / total)
-        add_spread(mixed, spread, float(part.flat[0]) / total)
-        parent.gradient_spread = mixed
         shares = before / total, float(part.flat[0]) / total
+        parent.gradient_spread = with_spread(shares[0] * parent.gradient_spread, spread, shares[1])
         if (crossed := 4 * math.prod(shares) * crossed) > 0:
-            mixed[tape.source()] = math.sqrt(crossed)
+            parent.gradient_spread = with_spread(parent.gradient_spread, tape.source(crossed))
         parent.gradient_overlap = shares[0] ** 2 * parent.gradient_overlap + shares[1] ** 2 * overlap
         parent.gradient_doubt = shares[0] * parent.gradient_doubt + shares[1] * doubt
         parent.gradient_radial = shares[0] * parent.gradient_radial + shares[1] * radial
+    elif math.isnan(total):
+        parent.gradient_doubt = max(parent.gradient_doubt, doubt)
