@@ -15,7 +15,7 @@ from torch import nn
 import sonde as package
 from conftest import Sonde
 from sonde.core.seed_statistics import band_limit
-from sonde.observe.ring import _SELDOM, DENSE, STEPS, _Band
+from sonde.observe.ring import DENSE, STEPS, _Band
 from sonde.show.live.store_poller import PageState, StoreFollower
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -27,11 +27,11 @@ AT = 113
 
 
 class Plain:
-    """An MLP in float64 that is trained on a bad batch in step `AT`, and what a naive loop sees of each step."""
+    """An MLP in float64 that is trained on a batch too large in step `AT`, and what a naive loop sees of each step."""
 
-    def __init__(self, width: int = 32, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(10, width), nn.ReLU(), nn.Linear(width, 5)).double()
+        self.model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 5)).double()
         self.criterion, self.optimiser = nn.CrossEntropyLoss(), torch.optim.Adam(self.model.parameters(), 1e-3)
         self.gradients: list[dict[str, float]] = []
         self.weights: list[dict[str, torch.Tensor]] = []
@@ -49,10 +49,8 @@ class Plain:
         for step in range(steps):
             x = torch.randn(32, 10).double()
             y = (x @ target).argmax(1)
-            if step == AT:
-                x, y = 30 * x, (y + 1) % 5
             self.optimiser.zero_grad()
-            loss = self.criterion(self.model(x), y)
+            loss = self.criterion(self.model(30 * x if step == AT else x), y)
             loss.backward()
             self.optimiser.step()
             self.losses.append(loss.item())
@@ -67,18 +65,16 @@ def entries(weight: torch.Tensor) -> torch.Tensor:
     return flat[:: max(1, len(flat) // 64)][:64]
 
 
-@pytest.mark.parametrize("width", [32, 5000], ids=["small", "large"])
-def test_the_ring_writes_the_steps_before_a_spike_as_naive_code_computes_them(width: int) -> None:
-    program = Plain(width)
+def test_the_ring_writes_the_steps_before_a_spike_as_naive_code_computes_them() -> None:
+    program = Plain()
     watch = program.train()
     assert {one["step"] for one in watch.facts["spikes"]} == {AT}
     rows = watch.rows
     window = range(AT - STEPS + 1, AT + DENSE + 1)
     assert set(rows["step"]) == {*range(10), 25, 50, 75, 100, 150, *window}
-    seldom = {step for step in window if step > AT or step == AT or 0 in (step % 25, step % _SELDOM)}
     for metric in ("weight_grad_norm", "update_sample", "loss"):
         known = rows.filter(pl.col("metric") == metric, pl.col("step").is_between(window[0], window[-1]))
-        assert set(known["step"]) == (seldom if width == 32 and metric == "weight_grad_norm" else set(window)), metric
+        assert set(known["step"]) == set(window), metric
     for step, module, metric, value in rows.select("step", "module", "metric", "value").iter_rows():
         if metric == "weight_grad_norm":
             assert value == pytest.approx(program.gradients[step][module], rel=1e-12)
@@ -121,25 +117,6 @@ def test_a_loss_that_is_logged_after_the_step_is_compared_too() -> None:
         optimiser.step()
         watch.log(100 * loss if step == 40 else loss)
     assert [one["step"] for one in watch.facts["spikes"]] == [40]
-    watch.close()
-
-
-def test_entries_of_weights_that_moved_in_memory_are_not_compared_with_those_before() -> None:
-    """The ring looks at the addresses of a small model in every eighth step: steps since then have no movement."""
-    program = Plain()
-    watch = package.watch(program.model, program.optimiser, loss=program.criterion, runs=None)
-    for step in range(AT + 1):
-        if step == AT - 3:
-            for parameter in program.model.parameters():
-                parameter.data = parameter.data.clone()
-        x = torch.randn(32, 10).double() * (1000 if step == AT else 1)
-        program.optimiser.zero_grad()
-        program.criterion(program.model(x), torch.zeros(32, dtype=torch.long) + step // AT).backward()
-        program.optimiser.step()
-    assert [one["step"] for one in watch.facts["spikes"]] == [AT]
-    moved = watch.rows.filter(pl.col("metric") == "update_sample", pl.col("step") > AT - 12)["step"].unique().to_list()
-    last = (AT - 3) // _SELDOM * _SELDOM
-    assert sorted(moved) == [*range(AT - 11, last + 1), *range(last + _SELDOM + 1, AT + 1)]
     watch.close()
 
 

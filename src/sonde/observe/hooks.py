@@ -43,12 +43,8 @@ class LossHook(Hook):
     """A hook on a loss module, which does nothing while torch.compile traces the module."""
 
     def __call__(self, *args: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        try:
-            self.to(*args)
-        except Exception as error:
-            self.on_error(error)
+        if not torch.compiler.is_compiling():
+            super().__call__(*args)
 
 
 class ModuleHook(Hook):

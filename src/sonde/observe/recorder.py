@@ -63,7 +63,7 @@ class Recorder:
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
         self._shards = Shards(model, every, lambda pooled: self.add_facts({"ranks": pooled}))
-        self._ring = Ring(optimisers=len(optimisers))
+        self._ring = Ring(active=bool(optimisers))
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
         self._watched = False  # whether the step under way is
@@ -294,10 +294,6 @@ class Recorder:
 
     def after_optimiser_step(self, index: int, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimiser has stepped, which may end the step; a step that a GradScaler skips is none."""
-        plain = not self._watched and self.step + 1 != self._next and len(args) == 1 and not kwargs
-        if plain and self._ring.add(self.step, optimiser):
-            self.step += 1
-            return
         self._experimenting = False
         if self.closed:
             return
@@ -309,7 +305,7 @@ class Recorder:
             if not moved and self._passes.empty:
                 return  # an optimiser that was called before there was anything to do
         if _closure(args, kwargs) is None:
-            self._ring.record(self.step, index, optimiser, self._model.names, self._updates.scale_version)
+            self._ring.record(index, optimiser, self._model.names, self._updates.scale_version)
         if self._updates.ends_step(index):
             self.end_step()
 
@@ -327,8 +323,6 @@ class Recorder:
     def after_loss_call(self, module: nn.Module, args: Any, output: Any) -> None:
         """The loss module was called."""
         if self._experimenting or not torch.is_grad_enabled() or backward_pass() != -1:
-            return
-        if not self._watched and self._ring.add_loss(output):
             return
         loss = facts.first_float(output)
         if loss is not None and readable(loss) is None:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sonde.observe.ring import DENSE, Loss, Ring, RingStep, Trace
+from sonde.observe.ring import DENSE, Ring, RingStep, Trace
 from sonde.observe.row_writer import RowWriter
 from sonde.observe.step_record import RecordedLoss, StepRecord
 from sonde.observe.watched_modules import is_initialised
@@ -85,15 +85,11 @@ class SpikeSteps:
         """Pass steps of the ring on: without what a watched step has recorded itself."""
         for kept in steps:
             traces = list(kept.traces.values())
-            losses = [] if kept.watched or len(kept.losses) != 1 else [RecordedLoss(_vector(kept.losses[0]))]
+            losses = [] if kept.watched or len(kept.losses) != 1 else [RecordedLoss(kept.losses[0].reshape(1))]
             if kept.watched:
                 traces = [replace(trace, gradients=None) for trace in traces]
             if traces or losses:
                 self._writer.add(StepRecord(kept.step, losses=losses, traces=traces))
-
-
-def _vector(loss: Loss) -> Tensor:
-    return loss.reshape(1) if isinstance(loss, Tensor) else torch.tensor([loss], dtype=torch.float64)
 
 
 class _RingSums:

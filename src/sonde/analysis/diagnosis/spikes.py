@@ -282,7 +282,7 @@ def _stale_moment(x: _Spike) -> Finding | None:
     """Gradients return to a parameter that had small ones, and Adam's step is long."""
     woken = x.woken.step
     both = [name for name in _woken_alone(x) if name in x.moved.names]
-    if woken is None or not both or not _woken_with_move(x, woken, both[0]):
+    if woken is None or not both or not _woken_just_before(x, woken):
         return None
     name = max(both, key=lambda one: x.gradients[one][woken])
     before = statistics.median(value for step, value in x.gradients[name].items() if step < woken)
@@ -292,7 +292,7 @@ def _stale_moment(x: _Spike) -> Finding | None:
         f"{number(before)}; Adam divides it by the root of the second moment of the small gradients."
     )
     advice = "Lower beta2 or the rate of these parameters, or clip the update."
-    return found("likely", said, modules=_owners(x.s, both), step=x.moved.step, advice=advice)
+    return found("likely", said, modules=_owners(x.s, both), step=woken, advice=advice)
 
 
 def _woken_alone(x: _Spike) -> list[str]:
@@ -307,17 +307,10 @@ def _woken_alone(x: _Spike) -> list[str]:
     return [name for name in x.woken.names if grown.get(name, 0.0) >= least]
 
 
-def _woken_with_move(x: _Spike, woken: int, name: str) -> bool:
-    """Whether a few parameters under Adam got gradients and moved in one step, shortly before the spike.
-
-    Of a small model not all gradients are known: they came after the last step in which they were read.
-    """
-    if x.step is None or x.moved.step is None:
-        return False
+def _woken_just_before(x: _Spike, woken: int) -> bool:
+    """Whether parameters under Adam got gradients and moved in one step, shortly before the spike."""
     adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
-    last = max(step for step in x.gradients[name] if step < woken)
-    together = last < x.moved.step <= woken
-    return adam and together and 0 < x.step - x.moved.step <= _LEAD
+    return adam and x.moved.step == woken and x.step is not None and 0 < x.step - woken <= _LEAD
 
 
 def _attention(x: _Spike) -> Finding | None:
