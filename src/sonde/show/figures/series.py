@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from sonde.core.formatting import sentence_case
+from sonde.core.formatting import listed, sentence_case
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import UNLIMITED, Bounds, bounds_of
 
 FEW_SEEDS = 5
 """With fewer seeds each is drawn as a line of its own, because a band would pretend to know their spread."""
 
+_NAMED_LINES = 3  # those with other seeds than most lines
 _NAMED_RUNS = 8  # a caption names the ids of at most so many runs
 
 
@@ -79,7 +80,7 @@ def seeds_text(group: Group) -> str:
         return next(iter(sharing))
     if len(group.labels) > 2:
         most = max(sharing, key=lambda text: len(sharing[text]))
-        others = [f"{', '.join(labels)}: {text}" for text, labels in sharing.items() if text != most]
+        others = [f"{listed(labels, _NAMED_LINES)}: {text}" for text, labels in sharing.items() if text != most]
         return "; ".join([most, *others])
     return "; ".join(f"{' and '.join(labels)} {text}" for text, labels in sharing.items())
 
