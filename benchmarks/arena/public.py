@@ -8,6 +8,7 @@ where that fits the smaller data.
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
+import public_fourth
 import public_more
 import public_third
 import torch
@@ -180,4 +181,5 @@ GROUPS = {
     "public, judged": _HALF,
     "public, judged, 19 November": _HALF,  # scored again
     "public, third": group(public_third.THIRD),
+    "public, fourth": group(public_fourth.FOURTH),
 }
