@@ -571,7 +571,7 @@ FOURTH: dict[str, tuple[Callable[[int], Program], tuple[str, ...]]] = {
     "vector_codes": (vector_codes, ("rate_over_1000",)),
     "glow": (glow, ("never_cleared",)),
     "radiance_field": (radiance_field, ("never_cleared", "frozen_layers")),
-    "masked_pixels": (masked_pixels, ("rate_over_1000", "forgotten_layers")),
+    "masked_pixels": (masked_pixels, ("rate_over_1000",)),
     "e_net": (e_net, ("labels_drawn_anew", "frozen_layers")),
     "dn_cnn": (dn_cnn, ("targets_times_1000", "in_eval_mode")),
     "prototypes": (prototypes, ("labels_shuffled",)),
