@@ -196,7 +196,7 @@ def wasserstein(seed: int) -> Program:
     program = Program(
         model, adam(model, 2e-4, betas=(0.5, 0.999)), lambda out, y: out.mean(), draw(x, x, 200, 64, seed)
     )
-    program.given_loss, program.extra["others"] = False, [second]
+    program.given_loss = False
 
     def play(program: Program, real: Tensor, y: Tensor) -> Tensor:
         made = maker(torch.randn(len(real), 16))
@@ -524,7 +524,6 @@ def twin_critics(seed: int) -> Program:
     more = torch.cat([ahead, reward, (torch.rand(3000, 1, generator=r) > 0.1).float()], 1)
     batches = [((a[:, :2], a[:, 2:]), b) for a, b in draw(torch.cat([state, action], 1), more, 300, 64, seed)]
     program = Program(agent.critic, agent.critic_optimizer, lambda out, y: out[0].mean(), batches, given_loss=False)
-    program.extra["others"] = [agent.actor_optimizer]
 
     def learn(program: Program, x: Any, y: Tensor) -> Tensor:
         ahead, reward, goes_on = y[:, :2], y[:, 2:3], y[:, 3:]
