@@ -3,7 +3,7 @@
 `public.py` says how files are read.  Optimiser, rate and loss are those of the repository's script; where 100 to 400
 steps are too few for its rate, the rate is larger, and the program says so.
 """
-# mypy: disable-error-code="no-untyped-call, no-any-return, union-attr, arg-type, list-item, attr-defined, misc"
+# mypy: disable-error-code="no-untyped-call, no-any-return, union-attr, arg-type, list-item, attr-defined, misc, index, return-value"
 
 import math
 from collections.abc import Callable
