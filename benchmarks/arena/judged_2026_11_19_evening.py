@@ -13,7 +13,7 @@ import torch
 from faults import FLOW, Fault, Group
 from harm import Measure
 from judged_2026_11_19 import MEASURES as BEFORE
-from judged_2026_11_19 import each, fault, second_optimiser
+from judged_2026_11_19 import each, fault
 from judged_2026_11_19_evening_more import MORE
 from judged_2026_11_19_evening_pictures import PICTURES
 from judged_2026_11_19_pictures import by_factor, scheduled
@@ -45,6 +45,13 @@ def same_reference(program: Program) -> None:
     program.model.reference = program.model.policy
 
 
+def second_optimiser(program: Program) -> None:
+    """One for the head, with a higher rate, gets all parameters."""
+    other = torch.optim.Adam(program.model.parameters(), 0.05)
+    program.extra["others"] = [other]
+    program.after_step = lambda program: other.step()
+
+
 def old_key(program: Program) -> None:
     """The moving average is never moved."""
     program.model.share = 0.0
@@ -54,7 +61,7 @@ def growing_state(program: Program) -> None:
     """A recurrent network of ReLU whose state grows; nothing is clipped."""
     cell = nn.RNN(4, 48, nonlinearity="relu", batch_first=True)
     with torch.no_grad():
-        cell.weight_hh_l0.mul_(6.0)
+        cell.weight_hh_l0.mul_(20.0)
     program.model.cell, program.after_backward = cell, lambda program: None
 
 
@@ -96,7 +103,7 @@ def reshaped(program: Program) -> None:
 
 
 def strong_prior(program: Program) -> None:
-    program.loss = lambda out, y: functional.cross_entropy(out[0], y) + out[1] / 50
+    program.loss = lambda out, y: functional.cross_entropy(out[0], y) + out[1] / 5
 
 
 _SLOW = ("too_few_steps", "not_learning")
@@ -125,17 +132,16 @@ FAULTS: dict[str, Fault] = {
         plants.never_clear, "stale_gradients", ("lr_too_high", *_LOUD), "boxes", "treatment", "larger_pictures"
     ),
     "cut_branch": fault(plants.cut_after("branch"), "detached_graph", ("not_learning",), "integral"),
-    "cut_words": fault(plants.cut_after("cell"), "detached_graph", ("not_learning",), "tag_chain"),
-    "second_optimiser": fault(second_optimiser, "two_optimisers", ("lr_too_high", *_LOUD), "captions", "treatment"),
+    "cut_cell": fault(plants.cut_after("cell"), "detached_graph", ("not_learning",), "switched"),
+    "cut_body": fault(plants.cut_after("body"), "detached_graph", ("not_learning",), "next_thing", "two_domains"),
+    "second_optimiser": fault(second_optimiser, "two_optimisers", ("lr_too_high", *_LOUD), "tag_chain", "boxes"),
     "old_key": fault(old_key, "stale_copy", (), "momentum_queue", same_loss=False),
     "same_reference": fault(same_reference, "not_learning", ("wrong_loss", "lr_too_low"), "preferences"),
     "softmax_in_model": fault(
         plants.renew_optimiser(plants.end_in(nn.Softmax(-1))), "wrong_output_activation", _LOSS, "phrases"
     ),
     "softmax_in_loop": fault(plants.softmax_in_loop, "wrong_output_activation", _LOSS, "look_ahead"),
-    "sigmoid_in_loop": fault(
-        plants.sigmoid_in_loop, "wrong_output_activation", _LOSS, "crossed_fields", "pitch_bins"
-    ),
+    "sigmoid_in_loop": fault(plants.sigmoid_in_loop, "wrong_output_activation", _LOSS, "crossed_fields", "pitch_bins"),
     "relu_output": fault(plants.renew_optimiser(plants.end_in(nn.ReLU())), "wrong_output_activation", FLOW, "heat"),
     "boxes_in_pixels": fault(
         plants.targets_times(16.0),
@@ -172,19 +178,13 @@ FAULTS: dict[str, Fault] = {
     "shifted": fault(plants.shift_pairs, "wrong_labels", ("not_learning",), "pitch_bins", "crossed_fields"),
     "drawn_anew": fault(plants.draw_labels_anew, "wrong_labels", ("not_learning",), "phrases"),
     "sorted": fault(plants.sort_by_class, "data_order", ("lr_too_high", *_LOUD), "look_around", same_loss=False),
-    "hardly_odd": fault(
-        hardly_odd, "class_imbalance", ("lr_too_low", "not_learning"), "tuned_biases", same_loss=False
-    ),
+    "hardly_odd": fault(hardly_odd, "class_imbalance", ("lr_too_low", "not_learning"), "tuned_biases", same_loss=False),
     "leak": fault(plants.target_as_feature, "target_leakage", (), "additive", same_loss=False),
     "blank": fault(
         plants.inputs_times(0.0), "constant_input", ("unnormalised_input", "wrong_labels", *FLOW), "look_around"
     ),
-    "bytes": fault(
-        plants.inputs_times(60.0, 120.0), "unnormalised_input", ("lr_too_high", *_LOUD), "frozen_norms", "evidence"
-    ),
-    "years": fault(
-        plants.first_column_times(10.0, 2000.0), "unnormalised_input", ("lr_too_high", *_LOUD), "treatment"
-    ),
+    "bytes": fault(plants.inputs_times(60.0, 120.0), "unnormalised_input", ("lr_too_high", *_LOUD), "frozen_norms"),
+    "years": fault(plants.first_column_times(10.0, 2000.0), "unnormalised_input", ("lr_too_high", *_LOUD), "treatment"),
     "thousands": fault(
         plants.targets_times(2000.0, 9000.0),
         "unnormalised_target",
@@ -195,9 +195,7 @@ FAULTS: dict[str, Fault] = {
     "weights_times_15": fault(
         plants.weights_times(15.0), "bad_init", ("lr_too_low", "lr_too_high", *FLOW), "larger_pictures", "phrases"
     ),
-    "normal_weights": fault(
-        plants.normal_weights(1.0), "bad_init", ("lr_too_low", "lr_too_high", *FLOW), "integral"
-    ),
+    "normal_weights": fault(plants.normal_weights(1.0), "bad_init", ("lr_too_low", "lr_too_high", *FLOW), "integral"),
     "equal_weights": fault(plants.change_weights(lambda weight: weight.fill_(0.05)), "bad_init", FLOW, "treatment"),
     "all_zero": fault(plants.zero_weights, "bad_init", FLOW, "curriculum"),
     "biases_far_below": fault(plants.biases_far_below, "dead_units", ("bad_init", *FLOW), "boxes"),
@@ -215,7 +213,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "no_activations": fault(plants.drop_activations, "missing_activation", _SLOW, "integral"),
     "time_first": fault(plants.time_first, "wrong_axis", ("not_learning", "wrong_labels"), "tag_chain"),
-    "eval_mode": fault(plants.eval_mode, "wrong_mode", ("lr_too_high", *_LOUD), "binary_weights", "pitch_bins"),
+    "eval_mode": fault(plants.eval_mode, "wrong_mode", ("lr_too_high", *_LOUD), "one_picture", "pitch_bins"),
     "slow_statistics": fault(
         each(nn.BatchNorm1d, lambda norm: setattr(norm, "momentum", 1e-4)),
         "eval_mismatch",

@@ -253,7 +253,9 @@ def next_thing(seed: int) -> Program:
     asked = torch.stack([x[:, 1:], torch.randint(1, 51, (1500, 9), generator=r)], 2)
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
-        each = functional.binary_cross_entropy_with_logits(out, torch.tensor([1.0, 0.0]).expand_as(out), reduction="none")
+        each = functional.binary_cross_entropy_with_logits(
+            out, torch.tensor([1.0, 0.0]).expand_as(out), reduction="none"
+        )
         return (each * y[..., None]).sum() / (2 * y.sum())
 
     data = torch.cat([x[:, :-1], asked.flatten(1)], 1), (x[:, :-1] > 0).float()
@@ -448,7 +450,9 @@ class Counted(nn.Module):
 def word_counts(seed: int) -> Program:
     """Logarithms of how often words stand together; rare pairs count less."""
     x = chain_of_tokens()
-    count = torch.zeros(24, 24).index_put_((x[:, :-1].flatten(), x[:, 1:].flatten()), torch.tensor(1.0), accumulate=True)
+    count = torch.zeros(24, 24).index_put_(
+        (x[:, :-1].flatten(), x[:, 1:].flatten()), torch.tensor(1.0), accumulate=True
+    )
     pairs = count.nonzero()
     y = count[pairs[:, 0], pairs[:, 1]]
     loss = lambda out, y: ((y / 60).clamp(max=1) ** 0.75 * (out - y.log()).square()).mean()  # noqa: E731
@@ -541,8 +545,11 @@ class Decides(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.ahead, self.state, self.action = nn.Linear(1, 24), nn.Linear(4, 24), nn.Embedding(4, 24)
-        self.places, self.blocks = nn.Parameter(0.02 * torch.randn(18, 24)), nn.ModuleList(
-            nn.TransformerEncoderLayer(24, 2, 48, 0.0, batch_first=True, norm_first=True) for _ in range(2)
+        self.places, self.blocks = (
+            nn.Parameter(0.02 * torch.randn(18, 24)),
+            nn.ModuleList(
+                nn.TransformerEncoderLayer(24, 2, 48, 0.0, batch_first=True, norm_first=True) for _ in range(2)
+            ),
         )
         self.norm, self.head = nn.LayerNorm(24), nn.Linear(24, 4)
 
