@@ -14,14 +14,15 @@ from faults import FLOW, Fault, Group
 from harm import Measure
 from judged_2026_11_19 import MEASURES as BEFORE
 from judged_2026_11_19 import each, fault
-from judged_2026_11_19_evening_more import MORE
 from judged_2026_11_19_evening_pictures import PICTURES
+from judged_2026_11_19_evening_sequences import SEQUENCES
+from judged_2026_11_19_evening_tables import TABLES
 from judged_2026_11_19_pictures import by_factor, scheduled
 from recipes import Program, digits, draw, rng
 from torch import Tensor, nn
 from torch.nn import functional
 
-HEALTHY: dict[str, Callable[[int], Program]] = {one.__name__: one for one in (*PICTURES, *MORE)}
+HEALTHY: dict[str, Callable[[int], Program]] = {one.__name__: one for one in (*PICTURES, *TABLES, *SEQUENCES)}
 
 # ── rates, parameters and loop ──────────────────────────────────────────────────────────────────────
 

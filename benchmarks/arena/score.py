@@ -219,6 +219,7 @@ def main() -> None:
     import judged_2026_11
     import judged_2026_11_18
     import judged_2026_11_19
+    import judged_2026_11_19_evening
 
     groups: dict[str, Any] = {
         "development": faults.GROUP,
@@ -227,6 +228,7 @@ def main() -> None:
         "fresh, November 2026": fresh_2026_11.GROUP,
         "judged, 18 November 2026": judged_2026_11_18.GROUP,
         "judged, 19 November 2026": judged_2026_11_19.GROUP,
+        "judged, evening of 19 November 2026": judged_2026_11_19_evening.GROUP,
     }
     if os.environ.get("SONDE_REPOSITORIES"):
         import public
