@@ -32,7 +32,7 @@ _MOST_TENSORS = 8  # of an input that are described
 _STATISTICS = (
     *("mean", "std", "min", "max", "not_finite_share", "rms", "whole_share"),
     *("feature_offset", "feature_std_max", "feature_std_min"),
-    *("feature_variance", "entropy", "top_share", "alike"),
+    *("feature_variance", "feature_deviation", "entropy", "top_share", "alike"),
 )
 IGNORED = -100  # the target that losses leave out by default
 _COUNTED = 1024  # entries of a tensor whose distinct values are counted
@@ -98,16 +98,17 @@ def mean_and_spread(y: Tensor) -> Tensor:
     return torch.stack([y.mean(), y.std(correction=0)])
 
 
-def _by_feature(y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Over features (last axis of vectors, channels of maps) that vary: max |mean|/std, largest and smallest std; and
-    the mean variance over all.
+def _by_feature(y: Tensor) -> tuple[Tensor, ...]:
+    """Over features (last axis of vectors, channels of maps) that vary: max |mean|/std, largest and smallest std; over
+    all, the mean variance, and of the first entries the mean distance from the median.
     """
     many = y.shape[1] if y.dim() > 3 else y.shape[-1] if y.dim() > 1 else 1
     flat = y.movedim(1, -1).reshape(-1, many) if y.dim() > 3 else y.reshape(-1, many)
     stds = flat.std(0, correction=0)
     varies = stds > 0
     offsets = torch.where(varies, flat.mean(0).abs() / stds, 0.0)
-    return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min(), stds.square().mean()
+    apart = (flat[:_COUNTED] - flat[:_COUNTED].median(0).values).abs().mean() if flat.numel() else flat.sum()
+    return offsets.max(), stds.max(), torch.where(varies, stds, torch.inf).min(), stds.square().mean(), apart
 
 
 def _shares(x: Tensor) -> tuple[Tensor, Tensor]:

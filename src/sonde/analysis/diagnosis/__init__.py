@@ -98,8 +98,12 @@ def _importance(finding: Finding) -> tuple[int, bool, int]:
 
 
 def _as_symptom(finding: Finding, cause: str) -> Finding:
-    """That nothing was learned is no news beside the reason, nor is a rate that only fits the fault."""
-    level = "note" if finding.name == "not_learning" or DIAGNOSES[finding.name].role == "pace" else finding.level
+    """That nothing was learned, or that the loss jumps, is no news beside the reason, nor is a rate that only fits the
+    fault.
+    """
+    known = finding.name == "not_learning" or DIAGNOSES[finding.name].role == "pace"
+    known = known or (finding.name == "loss_spike" and not finding.modules)
+    level = "note" if known else finding.level
     return replace(finding, explained_by=cause, level=level)
 
 

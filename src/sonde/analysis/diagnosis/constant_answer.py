@@ -5,7 +5,15 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, EARLY, MAP_LOSSES, SHAPE_OPS, RunRecord
+from sonde.analysis.diagnosis.run_record import (
+    BINARY_LOSSES,
+    CLASS_LOSSES,
+    DISTANCE_LOSSES,
+    EARLY,
+    MAP_LOSSES,
+    SHAPE_OPS,
+    RunRecord,
+)
 
 _SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill", "Add", "Mul", "Div"})  # of labels, beside the log-softmax
 FEW_TARGETS = 32  # with fewer, the best constant answer to them is not that to others
@@ -57,7 +65,18 @@ def loss_of_constant(s: RunRecord) -> float | None:
         return None
     if s.loss_ops <= {"MseLoss", *SHAPE_OPS} and "MseLoss" in s.loss_ops:
         return _variance(s)
+    if s.is_distance and not s.loss_ops & (DISTANCE_LOSSES - {"L1Loss"}):
+        return _deviation(s)
     return _entropy(s)
+
+
+def _deviation(s: RunRecord) -> float | None:
+    """The mean absolute error of the median of each target; None where the loss may be no mean."""
+    targets, out = _only_targets(s), s.at("out_rms", "(model)")
+    size, apart = targets.get("rms"), targets.get("feature_deviation")
+    if not apart or size is None or out is None or math.prod(targets["shape"]) < FEW_TARGETS:
+        return None
+    return float(apart) if s.losses.get(0, math.inf) <= 1.1 * (size + out) else None
 
 
 def _variance(s: RunRecord) -> float | None:
@@ -96,7 +115,7 @@ def _entropy(s: RunRecord) -> float | None:
         return None
     many = math.prod(shape) // (1 if binary else classes)
     equal = math.log(classes)
-    one = min(equal, _entropy_of_targets(s))
+    one = min(equal, _entropy_of_targets(s, classes))
     summed = abs(s.first_loss - many * equal) < 0.2 * many * equal
     return (many * one if summed and many > 3 else one) or None
 
@@ -106,12 +125,17 @@ def _is_smoothed(s: RunRecord) -> bool:
     return s.loss_ops >= {"MaskedFill", "Neg"} and bool(s.loss_ops & CLASS_LOSSES)
 
 
-def _entropy_of_targets(s: RunRecord) -> float:
-    """The entropy of the targets seen; ∞ where they are too few, smoothed, weighted or not known."""
-    known = _only_targets(s).get("entropy")
-    few = math.prod(_only_targets(s).get("shape") or [0]) < FEW_TARGETS
+def _entropy_of_targets(s: RunRecord, classes: int) -> float:
+    """The entropy of the targets seen; ∞ where they are too few, smoothed, weighted, not known, or where a draw from
+    equal shares explains it: twice their number times what is missing to log(classes) is then a χ².
+    """
+    known, many = _only_targets(s).get("entropy"), math.prod(_only_targets(s).get("shape") or [0])
     changed = _is_smoothed(s) or s.facts.get("loss_weighted")
-    return math.inf if known is None or few or changed else float(known)
+    if known is None or many < FEW_TARGETS or changed:
+        return math.inf
+    free = classes - 1
+    by_chance = 2 * many * (math.log(classes) - known) < free + 3 * math.sqrt(2 * free)
+    return math.inf if by_chance else float(known)
 
 
 def _only_targets(s: RunRecord) -> Mapping[str, Any]:

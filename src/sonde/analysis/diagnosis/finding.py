@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sonde.analysis.diagnosis.run_evidence import RunEvidence
+from sonde.analysis.diagnosis.run_evidence import HELPS, RunEvidence
 from sonde.core.formatting import listed
 
 LEVELS = ("note", "likely", "certain")
@@ -170,6 +170,7 @@ class Diagnosis:
     fits: tuple[str, ...] = ()  # experiments that apply the remedy to a copy, by name
     role: Literal["cause", "pace", "symptom"] = "cause"  # pace: about rates and steps; a cause explains every symptom
     consequences: frozenset[str] = frozenset()  # what it explains, beside what its role does
+    of_degree: bool = False  # likely in a run that learned only if the remedy helps a copy
     hides_pace: bool = False  # a fault that no rate fixes: while it is found, findings about the pace are dropped
     label: str | None = None  # D1 … D4 for the questions of the audit
     former_name: str | None = None  # `sonde explain`, stored findings and SARIF suppressions may use it
@@ -184,6 +185,8 @@ class Diagnosis:
         if shown is None:
             return None
         gains = [gain for fit in self.fits if (gain := s.gain(fit)) is not None]
+        if self.of_degree and s.learned and shown.level == "likely" and max(gains, default=0.0) < HELPS:
+            shown = replace(shown, level="note")
         epoch = s.epochs.get(shown.step) if shown.epoch is None else shown.epoch
         types = tuple(dict.fromkeys(s.types[name] for name in shown.modules if name in s.types))
         return replace(shown, name=self.name, epoch=epoch, gain=max(gains, default=None), types=types)

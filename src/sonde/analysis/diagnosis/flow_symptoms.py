@@ -322,6 +322,7 @@ FLOW_SYMPTOMS = (
     ),
     Diagnosis(
         name="exploding_gradient",
+        of_degree=True,
         signs=(_signal_grows_over_depth, _explodes_over_time, _explodes_over_depth, _explodes_over_steps),
         role="symptom",
         asked=lambda s: not (s.learned and s.trials is not None) and not grows_behind_norms(s),

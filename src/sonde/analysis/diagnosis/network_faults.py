@@ -42,7 +42,8 @@ def _idle(s: RunEvidence) -> Finding | None:
 
 
 def _without_gradient(s: RunEvidence, tops: Mapping[str, float], usual: float) -> Finding | None:
-    idle = {name: top for name, top in tops.items() if top <= IDLE_GRADIENT * usual and s.at("out_rms", name)}
+    most = IDLE_GRADIENT * min(usual, 1.0)  # beside a gradient that explodes, another is small
+    idle = {name: top for name, top in tops.items() if top <= most and s.at("out_rms", name)}
     if not idle:
         return None
     said = (

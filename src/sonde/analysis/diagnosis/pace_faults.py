@@ -8,10 +8,11 @@ from sonde.analysis.diagnosis.flow_symptoms import FLOW_SYMPTOMS, flows, gradien
 from sonde.analysis.diagnosis.loop_faults import is_tiny, share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, HELPS, LEARNED, RunEvidence
 from sonde.analysis.diagnosis.run_record import EARLY, LARGE_STEP, NEARLY_UNMOVED, WEIGHTED_KINDS
-from sonde.analysis.diagnosis.task_faults import FAR_MOVED
+from sonde.analysis.diagnosis.task_faults import FAR_MOVED, USUAL_STEP
 from sonde.core.formatting import number
 
 OUTRAGEOUS = 1.0  # ‖ΔW‖/‖W‖
+_FAR = 10.0  # norms by which weights moved in all steps
 FADED_STEP = 1e-3  # of the largest of the first steps
 _LOST_STEP = 1e-9  # ‖ΔW‖/‖W‖ of a step that rounding undoes
 _LOST = 0.5  # share of a step that is left after rounding
@@ -45,7 +46,7 @@ def _slower_learns(s: RunEvidence) -> Finding | None:
 
 def _outrageous_steps(s: RunEvidence) -> Finding | None:
     least = 3 * OUTRAGEOUS if s.learned else OUTRAGEOUS  # from weights of zero, steps are as long as they
-    if s.step_size is None or s.step_size < least or not flows(s):
+    if s.step_size is None or s.step_size < least or not _rate_may_be_high(s):
         return None
     return found("likely", f"In the first steps weights change by {number(s.step_size)} times their norm a step.")
 
@@ -63,6 +64,18 @@ def _large_steps(s: RunEvidence) -> Finding | None:
         "the loss does not fall."
     )
     return found("likely", said)
+
+
+def _moved_in_vain(s: RunEvidence) -> Finding | None:
+    """Long steps that lead nowhere, where nothing else explains it."""
+    far = (s.step_size or 0.0) >= USUAL_STEP and (s.moved or 0.0) >= _FAR
+    if not far or not s.failed or s.beats_a_constant or not (_is_stuck(s) and _rate_may_be_high(s)) or not flows(s):
+        return None
+    said = (
+        f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} times their norm, the first by up to "
+        f"{number(100 * (s.step_size or 0.0))} %, and the loss does not fall."
+    )
+    return found("likely", said, is_rest=True)
 
 
 def _rate_may_be_high(s: RunEvidence) -> bool:
@@ -90,7 +103,7 @@ def _loss_grew(s: RunEvidence) -> Finding | None:
     losses = list(s.losses.values())
     if not s.failed or s.broke == 0 or not losses or losses[0] <= 0 or max(losses) <= LOSS_GREW * losses[0]:
         return None
-    if not (_is_stuck(s) or s.broke is not None):
+    if not (_is_stuck(s) or s.broke is not None) or not _rate_may_be_high(s):
         return None
     step = next(step for step, value in s.losses.items() if value > LOSS_GREW * losses[0])
     return found("likely", f"The loss grows from {number(losses[0])} to {number(max(losses))}.", step=step)
@@ -115,9 +128,9 @@ def _hardly_moved(s: RunEvidence) -> Finding | None:
     begun = share_fresh(s.parameters) > 0.5 or is_tiny(s.parameters)  # fine-tuning may take small steps
     still_falls = _is_short(s) and (s.fell or 0.0) > 0.01
     unmoved = s.moved is not None and s.moved < NEARLY_UNMOVED
-    if s.moved is None or not (_may_be_slow(s) and begun and unmoved) or still_falls or not flows(s):
+    if s.learned or not (begun and unmoved) or still_falls or not flows(s):
         return None
-    said = f"All {s.steps} steps together move weights by {number(s.moved)} of their norm, and the loss stays."
+    said = f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm."
     return found("likely", said)
 
 
@@ -317,6 +330,7 @@ def _share_of_step(s: RunEvidence, name: str) -> dict[int, float]:
 PACE_FAULTS = (
     Diagnosis(
         name="over_regularised",
+        of_degree=True,
         signs=(_weights_shrink, _decays_no_more, _decay_dominates, _much_dropout),
         asked=lambda s: not (s.learned and s.trials is not None),
         fits=("no decay",),
@@ -335,7 +349,8 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="lr_too_high",
-        signs=(_slower_learns, _outrageous_steps, _large_steps, _units_died, _loss_grew),
+        of_degree=True,
+        signs=(_slower_learns, _outrageous_steps, _large_steps, _units_died, _loss_grew, _moved_in_vain),
         asked=lambda s: s.trial("traced_start", "first_broken") is None,
         fits=("0.1", "0.01"),
         role="pace",
@@ -373,6 +388,7 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="too_few_steps",
+        of_degree=True,
         signs=(_batch_goes_further, _falls_still),
         asked=lambda s: s.steps < FEWEST_STEPS and not s.learned and s.broke is None,
         role="pace",
@@ -389,6 +405,7 @@ PACE_FAULTS = (
     ),
     Diagnosis(
         name="lr_too_low",
+        of_degree=True,
         signs=(_steps_fade, _faster_learns, _clipped, _hardly_moved),
         asked=lambda s: not s.learned and s.broke is None,
         fits=("10", "100"),

@@ -286,10 +286,34 @@ class RunEvidence(RunRecord):
         if self.success is not None:
             return self.success
         if chance is None or self.last_loss is None:
-            return ahead or None
+            return False if self._is_beyond_spread else ahead or None
         apart = max(_BETTER * self._noise, uncertain * abs(chance))
         falls = self.fell is None or self.fell >= CLEARLY
-        return self.last_loss <= chance + apart and (ahead or (falls and self.last_loss < chance - apart))
+        below = falls and (self.last_loss < chance - apart or self._second_half_is_below(chance, uncertain))
+        return self.last_loss <= chance + apart and (ahead or below)
+
+    @property
+    def _is_beyond_spread(self) -> bool:
+        """Whether a mean distance ends above the spread of the targets, which their mean would reach or go below."""
+        known = self.facts.get("targets") or []
+        spread, size = (known[0].get(key) for key in ("std", "rms")) if len(known) == 1 else (None, None)
+        out = self.at("out_rms", "(model)")
+        if not self.is_distance or "MseLoss" in self.loss_ops or not spread or None in (size, out, self.last_loss):
+            return False
+        is_mean = self.losses.get(0, math.inf) <= 1.1 * (size + out)
+        return is_mean and (self.last_loss or 0.0) > 2 * max(spread, spread * spread / 2)
+
+    def _second_half_is_below(self, chance: float, uncertain: float) -> bool:
+        """Whether the second half of the run is better than a constant answer: by little, but by more than its noise.
+
+        Targets that inputs hardly predict leave no more to be learned.
+        """
+        known = list(self.losses.values())
+        half = summarise(known[len(known) // 2 :])
+        least = uncertain * abs(chance) / (2 if uncertain == CLEARLY else 1)
+        return len(known) >= FEWEST_STEPS and chance - half.mean > max(
+            _BETTER * half.std / math.sqrt(len(known) / 2), least
+        )
 
     @property
     def _constant(self) -> tuple[float | None, float]:
@@ -300,7 +324,8 @@ class RunEvidence(RunRecord):
         """
         if self.has_further_terms:
             return None, CLEARLY
-        if not self._same_loss or pooled_variance(self) is not None:
+        of_classes = self.loss_ops & (CLASS_LOSSES | BINARY_LOSSES) and self.loss_of_chance is not None
+        if not self._same_loss or pooled_variance(self) is not None or of_classes:
             return self.loss_of_chance, CLEARLY
         of_batch = self.trial("loss", "trivial")
         if of_batch is None:

@@ -8,7 +8,13 @@ from typing import Any
 from sonde.analysis.diagnosis.finding import LEVELS, Diagnosis, Finding, found
 from sonde.analysis.diagnosis.network_faults import ONE_HOT_AT_START, sharp_attention
 from sonde.analysis.diagnosis.run_evidence import DONE, POLICY_OPS, RunEvidence
-from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, WEIGHTED_KINDS
+from sonde.analysis.diagnosis.run_record import (
+    BINARY_LOSSES,
+    CLASS_LOSSES,
+    LINEAR_OPS,
+    NEARLY_UNMOVED,
+    WEIGHTED_KINDS,
+)
 from sonde.core.formatting import number
 
 LARGE_RMS = 10.0  # RMS of inputs or targets; a mean relative to its spread
@@ -44,14 +50,16 @@ def _weights(s: RunEvidence) -> list[dict[str, Any]]:
 
 def _units_alike(s: RunEvidence) -> list[dict[str, Any]]:
     last = _layers(s)[-1:]
-    hidden = [p for p in _weights(s) if p["shape"][0] > 1 and [s.owner(p["name"])] != last]
+    hidden = [p for p in _weights(s) if p["requires_grad"] and p["shape"][0] > 1 and [s.owner(p["name"])] != last]
+    hidden = [p for p in hidden if len(p["shape"]) < 3 or p["shape"][1] > 1]  # not of one input each
     return [p for p in hidden if (p.get("start") or {}).get("row_spread") == 0]
 
 
 def _all_alike(s: RunEvidence) -> Finding | None:
     """Units of a hidden layer that start with the same weights."""
     alike = _units_alike(s)
-    constant = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
+    same = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
+    constant = same if len(alike) < len(_weights(s)) - 1 else alike
     if not constant and (not alike or s.learned):
         return None
     said = "All units of these layers start with the same weights, and so stay alike."
@@ -134,6 +142,8 @@ def _first_loss_far_off(s: RunEvidence) -> Finding | None:
     spread = [p["name"] for p in s.parameters if (gain(p) or 0.0) > LARGE_GAIN]
     if s.audited is not None or not chance or first is None or first < _FAR_LOSS * chance or not spread:
         return None
+    if any(_is_off(one["rms"], *_offset_and_spreads(one)) for one in _inputs(s)):  # which explain it as well
+        return None
     said = f"The first loss is {number(first)}, that of a constant answer {number(chance)}."
     mild = s.learned and first < _OUTRAGEOUS_LOSS * chance
     return found("note" if mild else "likely", said, *_Scale(s).said[:1], modules=map(s.owner, spread))
@@ -143,7 +153,8 @@ def _small_weights(s: RunEvidence) -> Finding | None:
     scale = _Scale(s)
     signal = [v for name in _layers(s)[:-1] if (v := s.at("out_rms", name)) is not None]
     fades = len(signal) > 1 and signal[-1] < _FADED * signal[0]
-    if len(scale.small) <= len(scale.gains) / 2 or not s.failed or not (scale.helped or fades):
+    shows = (scale.helped and not s.learned) or (fades and s.failed)
+    if len(scale.small) <= len(scale.gains) / 2 or not shows:
         return None
     said = [f"Weights are as small as {number(min(scale.gains.values()))}/√inputs.", *scale.said]
     if fades:
@@ -165,20 +176,25 @@ def _inputs(s: RunEvidence) -> list[dict[str, Any]]:
 
 def _takes_raw_inputs(s: RunEvidence) -> bool:
     """Whether the run did not learn all of it and its first layer neither normalises nor looks up its input."""
-    first = _first_layer(s)
-    return (s.failed or (s.score or 0.0) < DONE) and first is not None and first["kind"] not in ("norm", "embedding")
+    first = _first_layer(s) or {"kind": ""}
+    return (s.failed or (s.score or 0.0) < DONE) and first["kind"] not in ("norm", "embedding")
 
 
 def _first_layer(s: RunEvidence) -> dict[str, Any] | None:
     return next((m for m in s.leaves if m.get("kind") is not None), None)
 
 
+def _entered(s: RunEvidence) -> list[str]:
+    first = _first_layer(s)
+    return [] if first is None else [first["name"]]
+
+
 def _small_inputs(s: RunEvidence) -> Finding | None:
     more = _compared(s, "standardised", "standardised inputs")
     for one in _inputs(s):
-        if one["rms"] < SMALL_RMS and more:
+        if one["rms"] < SMALL_RMS and (more or (s.trials is None and s.failed)):
             said = f"Inputs have an RMS of {number(one['rms'])}."
-            return found("certain", said, *more, modules=[(_first_layer(s) or {})["name"]])
+            return found("certain" if more else "likely", said, *more, modules=_entered(s))
     return None
 
 
@@ -202,7 +218,7 @@ def _large_inputs(s: RunEvidence) -> Finding | None:
                 f"feature's spread; spreads differ by a factor of {number(unlike)}."
             )
             level = LEVELS[bool(more) + (not s.learned)]
-            return found(level, said, *more, modules=[(_first_layer(s) or {})["name"]])
+            return found(level, said, *more, modules=_entered(s))
     return None
 
 
@@ -231,7 +247,8 @@ def _far_targets(s: RunEvidence) -> Finding | None:
     """From rows: a first loss that is much larger than the first outputs shows large targets."""
     last = s.leaves[-1]["name"] if s.leaves else ""
     size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0, 0.0)
-    if s.targets or s.trials is not None or not (s.failed and _is_of_numbers(s) and size):
+    still = s.moved is not None and s.moved < NEARLY_UNMOVED  # then the rate is reason enough
+    if s.targets or s.trials is not None or still or not (s.failed and _is_of_numbers(s) and size):
         return None
     apart = math.sqrt(max(loss, 0.0)) if s.loss_ops & {"MseLoss", "Pow"} else loss
     if apart <= LARGE_RMS or size > apart / 3:
@@ -252,6 +269,7 @@ def _compared(s: RunEvidence, fit: str, words: str) -> list[str]:
 SCALE_FAULTS = (
     Diagnosis(
         name="unnormalised_target",
+        of_degree=True,
         signs=(_large_targets, _far_targets),
         fits=("scaled targets",),
         consequences=frozenset({"lr_too_low"}),
@@ -267,6 +285,7 @@ SCALE_FAULTS = (
     ),
     Diagnosis(
         name="unnormalised_input",
+        of_degree=True,
         signs=(_small_inputs, _large_inputs),
         asked=_takes_raw_inputs,
         fits=("standardised",),
@@ -287,6 +306,7 @@ SCALE_FAULTS = (
     ),
     Diagnosis(
         name="bad_init",
+        of_degree=True,
         signs=(
             _all_alike,
             _large_weights,

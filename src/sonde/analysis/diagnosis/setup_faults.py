@@ -170,6 +170,7 @@ def _warm_up_learns(s: RunEvidence) -> Finding | None:
 SETUP_FAULTS = (
     Diagnosis(
         name="constant_input",
+        of_degree=True,
         signs=(_inputs_alike,),
         short="Every sample has the same input.",
         measured=f"All inputs of a batch of {FEWEST_SAMPLES} samples or more are equal.",
@@ -263,6 +264,7 @@ SETUP_FAULTS = (
     ),
     Diagnosis(
         name="missing_warmup",
+        of_degree=True,
         signs=(_warm_up_learns,),
         fits=("warm-up",),
         role="pace",

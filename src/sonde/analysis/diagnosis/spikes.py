@@ -32,7 +32,7 @@ MOVED, USUAL = 2.0, 4.0  # times the largest, and the median, of the steps befor
 FAR = 0.01  # of its norm that a parameter moves, at least
 BY_ITSELF = 30.0  # times the median: in the step of the spike itself, more than a gradient explains
 WOKE = 10.0  # times the largest gradient of the steps before
-RATE = 2.0  # times the median rate of the steps before
+RATE = 2.0  # times the largest rate of the last steps before
 OF_BATCH = 3.0  # times the usual loss: a batch whose loss comes back
 OF_FIRST = 0.25  # of the first loss: such a batch is higher by this; a single sample that is wrong makes less
 _ALONE = 0.5  # share of the parameters that moved: fewer moved on their own
@@ -182,6 +182,12 @@ class _Spike:
         )
         return None if rows.is_empty() else int(str(rows["step"].min()))
 
+    def changes(self, metric: str) -> bool:
+        """Whether all later values of a metric of the run lie beyond those before the spike."""
+        known = self.s.of_run(metric)
+        before, after = ([v for at, v in known.items() if (at < (self.step or 0)) is early] for early in (True, False))
+        return min(len(before), len(after)) >= 3 and (min(after) > max(before) or max(after) < min(before))
+
     def grown(self, metric: str, start: int, *, least: float, factor: float) -> list[tuple[str, float, float]]:
         """Members of a metric whose largest value after the spike is above that before it, the most grown first."""
         found = []
@@ -243,7 +249,7 @@ def _overflow(x: _Spike) -> Finding | None:
 
 def _rate(x: _Spike) -> Finding | None:
     """A learning rate jumped before the loss."""
-    first = x.first(x._series("learning_rate"), lambda before: RATE * statistics.median(before), x.step or 0)
+    first = x.first(x._series("learning_rate"), lambda before: RATE * max(before[-_FEW:]), x.step or 0)
     if first.step is None or x.step is None or x.step - first.step > _LEAD:
         return None
     steps = x._series("learning_rate")[first.names[0]]
@@ -337,12 +343,15 @@ def _batch(x: _Spike) -> Finding | None:
     least = max((OF_BATCH - 1) * abs(x.usual), OF_FIRST * abs(x.s.first_loss or 0.0), _of_wrong_answers(x))
     if (x.returns or is_last or x.s.learned) and x.height < least:
         return None
+    changed = not x.returns and any(map(x.changes, ("target_mean", "target_spread")))
+    thrown = x.returns or is_last or (not changed and x.first(x.moves, _moves, x.until).step is not None)
     said = (
         "Kind: batch. Before this step weights moved as usual, so the loss of this batch is high on the weights "
         f"before, too{'; the loss comes back after it' if x.returns else ''}."
     )
     advice = "Look at the batch of this step; skip it, or clip the norm of the gradient."
-    return found("likely", said, step=x.step, advice=advice)
+    level = "likely" if thrown else "note"  # else the data have become harder
+    return found(level, said, step=x.step, advice=advice)
 
 
 def _of_wrong_answers(x: _Spike) -> float:
@@ -407,7 +416,7 @@ def first_movers(s: RunEvidence, most: int = 8) -> tuple[int, list[tuple[str, in
 
 
 def _jumps(s: RunEvidence) -> Finding | None:
-    """A loss that jumps and comes back; a note."""
+    """A loss that jumps and comes back: a note, unless what was learned is lost."""
     losses = list(s.losses.items())
     for place in range(JUMP_WINDOW, len(losses)):
         before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
@@ -421,7 +430,8 @@ def _jumps(s: RunEvidence) -> Finding | None:
             units = "steps" if s.audited is None else "epochs"
             said = f"In {s.when(step)} the loss is {number(value)}, "
             said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."
-            return found("note", said, step=step)
+            undone = before < abs(s.first_loss or 0.0) / 2 and (s.fell or 0.0) < 0  # what the run had learned
+            return found("likely" if undone else "note", said, step=step)
     return None
 
 

@@ -10,7 +10,6 @@ from sonde.analysis.diagnosis.run_record import (
     CLASS_LOSSES,
     DISTANCE_LOSSES,
     EARLY,
-    LARGE_STEP,
     LINEAR_OPS,
     NEARLY_UNMOVED,
     SHAPE_OPS,
@@ -23,9 +22,11 @@ OUT_OF_BOUNDS = 4.0  # the largest squared distance of numbers between −1 and 
 BELOW_ZERO = -2.0  # a cross-entropy below this is wrong
 AWAY = 5.0  # times its first value that a loss falls below zero
 STAYS = 0.2  # share by which a loss that stays may rise or fall
+USUAL_STEP = 0.1  # ‖ΔW‖/‖W‖ of the first steps, at most
 FAR_MOVED = 0.5  # how far the weights moved, in their norms
 _DISTANCE_OPS = frozenset({"Sub", "Rsub", "Pow", "Abs", "Mul", "Mean", "Sum", "Expand", "Squeeze"}) | DISTANCE_LOSSES
 """Operations of a distance; losses that compare samples on purpose have others, such as Transpose."""
+_REMEDIES = ("0.1", "0.01", "no decay", "fresh", "standardised", "scaled targets", "warm-up")
 MEMORISED = 0.4  # score of fifty steps on one batch
 MAJORITY = 0.8  # share of one class
 _SMOOTHING = frozenset({"Sum", "Neg", "MaskedFill"})  # operations of label smoothing, beside the log-softmax
@@ -68,11 +69,9 @@ def _over_the_batch(s: RunEvidence) -> Finding | None:
 
 
 def _pushes_away(s: RunEvidence) -> Finding | None:
-    away, kind = s.trial("loss", "pushes_away"), s.trial("targets", "kind")
-    if _last_operation(s) in (*LINEAR_OPS, *_BOUNDED):
-        is_wrong = s.failed or kind in AMONG_CLASSES
-    else:  # 1 may stand for a small output, such as the distance of two that are alike
-        is_wrong = s.failed and s.broke is None
+    away = s.trial("loss", "pushes_away")
+    fits = _last_operation(s) in (*LINEAR_OPS, *_BOUNDED)  # else 1 may stand for a small output, such as a distance
+    is_wrong = s.failed and (fits or s.broke is None)
     if away is None or away <= 0.9 or not (is_wrong or (s.last_loss or 0.0) < 0):
         return None
     said = f"Its gradient moves {number(100 * away)} % of outputs away from their targets: the sign is wrong."
@@ -166,7 +165,8 @@ def _last_activation(s: RunEvidence) -> list[str]:
 def _out_of_reach(s: RunEvidence) -> Finding | None:
     """Outputs of its own choice have a lower loss than any that the last activation can give."""
     floor, trivial, reach = (s.trial("loss", key) for key in ("floor", "trivial", "floor_in_range"))
-    if _last_operation(s) not in _BOUNDED or None in (floor, trivial, reach):
+    bounded = _last_operation(s) in _BOUNDED and (_last_operation(s) != "LogSoftmax" or s.is_distance)
+    if not bounded or None in (floor, trivial, reach):  # a likelihood is made for logarithms of probabilities
         return None
     if trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
         return None
@@ -293,7 +293,7 @@ def _unrelated_classes(s: RunEvidence) -> Finding | None:
         f"Nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in "
         f"{number(100 * near['by_chance'])} %."
     )
-    return found("likely", could, said)
+    return found("likely", could, said, is_rest=True)
 
 
 def _unrelated_numbers(s: RunEvidence) -> Finding | None:
@@ -307,7 +307,7 @@ def _unrelated_numbers(s: RunEvidence) -> Finding | None:
         f"Targets of nearest inputs correlate by {number(near['nearest'])}, and a line through the others predicts a "
         f"target with a correlation of {number(near['line'])} (n = {near['n']})."
     )
-    return found("likely", could, said)
+    return found("likely", could, said, is_rest=True)
 
 
 def _kind(s: RunEvidence) -> str | None:
@@ -320,11 +320,13 @@ def _could(s: RunEvidence) -> str | None:
     """That the run learns nothing although it could, as a sentence: it memorises one batch; without experiments, its
     weights moved far in steps of a usual size, and signal and gradient reach all layers.
     """
+    if s.beats_a_constant and (s.trials is None or (s.score or 0.0) > 0):  # else labels are memorised by and by
+        return None
     if s.trials is None:
         return _moved_for_nothing(s)
     alone = _memorised(s)
-    if alone is None:
-        return None
+    if alone is None:  # a batch may be too hard for so few steps; then no other remedy may help
+        return None if s.helps(*_REMEDIES) else _moved_for_nothing(s)
     return (
         f"One batch is memorised in {s.fit_steps()} steps (to {number(alone)} of the way), the run is at "
         f"{number(s.score or 0.0)}."
@@ -332,8 +334,9 @@ def _could(s: RunEvidence) -> str | None:
 
 
 def _moved_for_nothing(s: RunEvidence) -> str | None:
-    stays = s.failed and s.broke is None and not s.beats_a_constant and abs(s.fell or 0.0) < STAYS
-    if s.steps < FEWEST_STEPS or not (stays and _moved_far(s) and flows(s)):
+    stays = s.failed and s.broke is None and abs(s.fell or 0.0) < STAYS
+    known = s.constant_loss is not None or s.targets  # else targets may move, or be those of a player
+    if s.steps < FEWEST_STEPS or not (known and stays and _moved_far(s) and flows(s)):
         return None
     return (
         f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm, signal and gradient "
@@ -342,12 +345,12 @@ def _moved_for_nothing(s: RunEvidence) -> str | None:
 
 
 def _moved_far(s: RunEvidence) -> bool:
-    return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < LARGE_STEP
+    return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < USUAL_STEP
 
 
 def _memorised_alone(s: RunEvidence) -> Finding | None:
     """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
-    could = None if s.beats_a_constant else _could(s)
+    could = _could(s)
     if could is None or "n" in (s.of_pairs("nearest") or s.of_pairs("relation") or {}) or _kind(s) == "none":
         return None
     said = "What is learned from one batch does not help with the next."
@@ -499,7 +502,7 @@ TASK_FAULTS = (
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
             "input nor a linear fit predicts a target). Without a batch, in place of memorising one: weights moved by "
-            f"{FAR_MOVED:g} of their norm in steps below {LARGE_STEP:g} of it, signal and gradient reach every layer, "
+            f"{FAR_MOVED:g} of their norm in steps below {USUAL_STEP:g} of it, signal and gradient reach every layer, "
             f"and the loss changed by less than {100 * STAYS:g} %."
         ),
         why="Labels that do not depend on the input can only be memorised.",

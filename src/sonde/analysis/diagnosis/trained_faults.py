@@ -10,6 +10,7 @@ from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
 from sonde.analysis.diagnosis.flow_symptoms import flows
 from sonde.analysis.diagnosis.loop_faults import share_fresh
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, LEARNED, RunEvidence
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES
 from sonde.analysis.diagnosis.task_faults import ASK_A_BATCH
 from sonde.core.formatting import Thresholds, number
 
@@ -80,7 +81,8 @@ def _no_better_than_before(s: RunEvidence) -> Finding | None:
         return None
     said = f"After {s.steps} steps the loss is {number(s.last_loss, 3)}; it began at {number(s.first_loss, 3)}."
     begun = share_fresh(s.parameters) > 0.5  # a trained network may have nothing left to learn
-    return found("likely" if begun and s.steps >= FEWEST_STEPS else "note", said, advice=_next(s))
+    fixed = s.targets or s.loss_ops & (CLASS_LOSSES | BINARY_LOSSES)  # else targets may move, or be a player's
+    return found("likely" if begun and fixed and s.steps >= FEWEST_STEPS else "note", said, advice=_next(s))
 
 
 def _fired(s: RunEvidence, question: str) -> "AuditAnswer | None":
