@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from versus import WATCHED
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "sonde"
 FINDINGS = ROOT / "docs" / "findings" / "runs"
@@ -164,18 +166,6 @@ def shapes() -> list[str]:
         found += [f"{file}:{name}" for name in sorted(classes) if {name, f"{file}:{name}"} & set(SHAPES)]
     return found
 
-
-WATCHED = """
-import sys, torch, sonde
-torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
-with sonde.watch(net, optimiser, runs=sys.argv[1]):
-    for _ in range(3):
-        optimiser.zero_grad()
-        net(torch.randn(16, 4)).square().mean().backward()
-        optimiser.step()
-"""
 
 REPORTED = """
 import collections, json, os, sys

@@ -24,8 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import predict_fourth_set
 import predict_held_out
 import predict_third_set
+from sonde.core.errors import SondeError
 from sonde.observe.experiments.copies import reset
 from sonde.observe.predict import Prediction, predict
 
@@ -274,26 +276,29 @@ SETS: dict[str, dict[str, tuple[Make, Batch]]] = {
     "network, held out": {**predict_held_out.NETWORKS},
     "network, second held-out set": {**predict_held_out.SECOND},
     "network, third held-out set": {**predict_third_set.THIRD},
+    "network, fourth held-out set": {**predict_fourth_set.FOURTH},
 }
 EVERY = {name: network for networks in SETS.values() for name, network in networks.items()}
+LABELS = {name: f"{heading}: {name}" for heading, networks in SETS.items() for name in networks}
 
 
 @dataclass
 class Score:
     """Errors of one network: medians and largest, in shares; the share of draws inside the band."""
 
-    modules: int
-    undefined: int
-    gradients: int  # modules whose gradient is defined
-    forward: float | None
-    forward_worst: float | None
-    forward_at: str | None
-    backward: float | None
-    backward_worst: float | None
-    backward_at: str | None
-    band: float | None
-    gradient_band: float | None
-    seconds: float
+    modules: int = 0
+    undefined: int = 0
+    gradients: int = 0  # modules whose gradient is defined
+    forward: float | None = None
+    forward_worst: float | None = None
+    forward_at: str | None = None
+    backward: float | None = None
+    backward_worst: float | None = None
+    backward_at: str | None = None
+    band: float | None = None
+    gradient_band: float | None = None
+    seconds: float = 0.0
+    error: str | None = None
     remedy: dict[str, Any] | None = None  # where signal or gradient leaves 1e-3 to 1e3
 
 
@@ -305,24 +310,24 @@ def draws(make: Make, batch: Batch, scales: dict[str, float] | None = None) -> I
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.mul_((scales or {}).get(name, 1.0))
-        seen: dict[str, Tensor] = {}
+        seen: dict[str, list[float]] = {}
         for name, module in model.named_modules():
             module.register_forward_hook(_note(seen, name or "(model)"))
         out = first_tensor(model(batch() if callable(batch) else torch.randn(batch)))
-        for tensor in seen.values():
-            tensor.retain_grad()
         out.backward(torch.randn_like(out))
-        yield {name: (rms(tensor.detach()), rms(tensor.grad)) for name, tensor in seen.items()}
+        yield {name: (values[0], values[1] if len(values) > 1 else math.nan) for name, values in seen.items()}
 
 
-def _note(seen: dict[str, Tensor], name: str) -> Callable[[nn.Module, Any, Any], None]:
+def _note(seen: dict[str, list[float]], name: str) -> Callable[[nn.Module, Any, Any], None]:
+    """Measure an output at once, as the model may change it in place, and the gradient at it when it comes."""
     count = [0]
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         found = first_tensor(output)
         if found is not None and found.requires_grad:
             count[0] += 1
-            seen[name if count[0] == 1 else f"{name}#{count[0]}"] = found
+            values = seen[name if count[0] == 1 else f"{name}#{count[0]}"] = [rms(found.detach())]
+            found.register_hook(lambda gradient: values.append(rms(gradient)))
 
     return hook
 
@@ -335,9 +340,9 @@ def first_tensor(output: Any) -> Any:
     return next((found for part in parts if (found := first_tensor(part)) is not None), None)
 
 
-def rms(x: Tensor | None) -> float:
-    """Root mean square; NaN without a gradient."""
-    return math.nan if x is None else float(x.square().mean().sqrt())
+def rms(x: Tensor) -> float:
+    """Root mean square."""
+    return float(x.square().mean().sqrt())
 
 
 def score(make: Make, batch: Batch, details: bool) -> Score:
@@ -345,7 +350,10 @@ def score(make: Make, batch: Batch, details: bool) -> Score:
     torch.manual_seed(10_000)
     model, given = make().train(), batch() if callable(batch) else batch
     start = time.process_time()
-    found = predict(model, given, remedy=False)
+    try:
+        found = predict(model, given, remedy=False)
+    except SondeError as error:
+        return Score(error=str(error))
     seconds = time.process_time() - start
     known = list(draws(make, batch))
     errors: dict[str, dict[str, float]] = {"signal": {}, "gradient": {}}
@@ -416,7 +424,10 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
         if name in starts:
             lines += ["", f"| {' | '.join((starts[name], *heads[1:]))} |", f"|{'---|' * len(heads)}"]
         sizes = ("forward", "forward_worst", "backward", "backward_worst")
-        cells = ["undefined" if one[key] is None else f"{100 * one[key]:.1f} %" for key in sizes]
+        cells = [
+            ("error" if one.get("error") else "undefined") if one[key] is None else f"{100 * one[key]:.1f} %"
+            for key in sizes
+        ]
         bands = ["–" if one[key] is None else f"{100 * one[key]:.0f} %" for key in ("band", "gradient_band")]
         lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(bands)} |")
     lines += ["", *summary(scores)]
@@ -443,7 +454,8 @@ def summary(scores: dict[str, dict[str, Any]]) -> list[str]:
         outside = [
             name
             for name, one in known.items()
-            if (one["forward"] or 0) > 0.02
+            if one.get("error")
+            or (one["forward"] or 0) > 0.02
             or (one["backward"] or 0) > 0.05
             or max(one["forward_worst"] or 0, one["backward_worst"] or 0) > 0.1
         ]
@@ -466,7 +478,7 @@ def write_page(scores: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     """Score networks, print, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="part of a network's name")
+    parser.add_argument("--only", help="part of the name of a set or a network")
     parser.add_argument("--details", action="store_true")
     parser.add_argument("--remedies", action="store_true", help="measure the remedies alone")
     chosen = parser.parse_args()
@@ -475,9 +487,11 @@ def main() -> None:
     for name, (make, batch) in EVERY.items():
         if chosen.remedies:
             scores[name]["remedy"] = proved(make, batch)
-        elif chosen.only is None or chosen.only.lower() in name.lower():
-            first = {"first": scores[name]["first"]} if "first" in scores.get(name, {}) else {}
-            scores[name] = asdict(score(make, batch, chosen.details)) | {"remedy": proved(make, batch)} | first
+        elif chosen.only is None or chosen.only.lower() in LABELS[name].lower():
+            found = asdict(score(make, batch, chosen.details))
+            first = scores[name].get("first") if name in scores else dict(found)  # kept for what is scored later
+            found["remedy"] = proved(make, batch) if found["error"] is None else None
+            scores[name] = found | ({"first": first} if first else {})
             print(name, json.dumps(scores[name]), flush=True)
     scores = {name: scores[name] for name in EVERY if name in scores}
     stored.write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n")

@@ -10,7 +10,9 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from sonde.config import Probing, RunConfig, probe_of, whole_tree
 from sonde.core.generators import generator
 from sonde.metrics.probes import DRAWS, FEW_DRAWS, PROBES, Context, epochs_of, take
 from sonde.models import ResidualMLP
-from sonde.network import Signature
+from sonde.network import Signature, units
 from sonde.network.losses import CROSS_ENTROPY
 from sonde.rules import RULES
 from sonde.store.datasets import SIDE
@@ -27,7 +29,7 @@ from sonde.store.datasets.decoded import PAD, Images
 from sonde.studies import STUDIES
 from sonde.studies.study import settings, swept
 from sonde.tasks.images import Cifar10, Cifar10Data
-from sonde.training.credit_assignment import CreditAssignment
+from sonde.training.credit_assignment import CreditAssignment, OperationCounter
 from sonde.training.program import Program
 
 IMAGES = Signature(shape=(3, 32, 32), outputs=10, classifies=True)
@@ -103,6 +105,10 @@ class FullRun:
                 program.backward(x, y)
                 program.optimiser.step(self.config.optimiser.lr)
 
+    def due(self, epoch: int) -> list[str]:
+        """The probes that measure after this epoch."""
+        return self.config.probes.due(epoch, self.config.epochs)
+
     def look(self, epoch: int) -> dict[str, float]:
         """Seconds of every probe that is due after an epoch, and of the snapshot they share."""
         spent: dict[str, float] = {}
@@ -110,13 +116,52 @@ class FullRun:
             begin = time.process_time()
             snapshot = self.program.snapshot(epoch)
             spent["snapshot"] = time.process_time() - begin
-            for name in self.config.probes.due(epoch, self.config.epochs):
+            for name in self.due(epoch):
                 spent[name] = seconds(lambda name=name: list(probe_of(name)(snapshot)), 1)  # type: ignore[misc]
         return spent
 
 
-def looking(rule: str, rounds: int, words: Sequence[str]) -> dict[str, float]:
-    """The share of a run that goes into looking, by what is looked at; of each the least of several rounds."""
+def product_rates() -> dict[torch.dtype, float]:
+    """Multiplications and additions a second of the faster library, in each type."""
+    rates = {}
+    for dtype in (torch.float32, torch.float64):
+        x, w = (torch.randn(rows, 256, dtype=dtype) for rows in (1024, 256))
+
+        def product(x: torch.Tensor = x, w: torch.Tensor = w) -> None:
+            with torch.no_grad(), units.ProductsByOneDNN():
+                torch.nn.functional.linear(x, w)
+
+        rates[dtype] = 2 * len(x) * w.numel() / seconds(product, 50)
+    return rates
+
+
+def least_seconds(run: FullRun, epoch: int) -> dict[str, float]:
+    """Of every part of a look, the time of its matrix products alone, at the rate of the faster library."""
+    rates, found = product_rates(), dict[str, float]()
+    whole, units.has_onednn = units.has_onednn, lambda: False  # type: ignore[assignment]
+    try:
+        with run.program.draws:
+            snapshot = run.program.snapshot(epoch)
+            parts: dict[str, Callable[[], object]] = {
+                name: partial(lambda probe: list(probe(snapshot)), probe_of(name)) for name in run.due(epoch)
+            }
+            parts |= {"test set": run.program.evaluate, "snapshot": partial(run.program.snapshot, epoch)}
+            for name, part in parts.items():
+                counter: Any = OperationCounter()  # type: ignore[no-untyped-call]
+                with counter:
+                    part()
+                single = name in ("test set", "grad_norm")
+                found[name] = counter.total / rates[torch.float32 if single else torch.float64]
+    finally:
+        units.has_onednn = whole
+    return found
+
+
+def looking(rule: str, rounds: int, words: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The share of a run that goes into looking, by what is looked at; of each the least of several rounds.
+
+    Beside it the limit: the share if every part took no longer than its matrix products.
+    """
     audited = next(config for config in STUDIES["audit"].configs("full", [42]) if config.rule == RULES[rule]())
     (config,) = swept([whole_tree(audited)], settings(words))
     run, epochs, probing = FullRun(config), config.epochs, config.probes
@@ -133,15 +178,20 @@ def looking(rule: str, rounds: int, words: Sequence[str]) -> dict[str, float]:
         least = {name: min(each, least.get(name, each)) for name, each in spent.items()}
     epoch = least.pop("20 steps") / 20 * run.program.steps_per_epoch
     whole = epochs * epoch + sum(each * times[name] for name, each in least.items())
+    limits = least_seconds(run, epochs)
+    limit = {name: min(each, limits[name.partition(",")[0]]) for name, each in least.items()}
+    shortest = epochs * epoch + sum(each * times[name] for name, each in limit.items())
     print(f"{rule}, residual_mlp d=256 L=4, {epochs} epochs of {epoch:.2f} s: what looking costs")
-    print(f"{'':<34}{'seconds':>9}{'times':>7}{'of the run':>12}")
+    print(f"{'':<34}{'seconds':>9}{'limit':>9}{'times':>7}{'of the run':>12}{'limit':>9}")
     shares = {name: each * times[name] / whole for name, each in least.items()}
+    limit_shares = {name: each * times[name] / shortest for name, each in limit.items()}
     for name, share in shares.items():
         if share > 1e-3:
-            print(f"{name:<34}{least[name]:>9.3f}{times[name]:>7}{share:>12.2%}")
-    shares["all of it"] = 1 - epochs * epoch / whole
-    print(f"{'all of it':<50}{shares['all of it']:>12.2%}")
-    return shares
+            row = f"{name:<34}{least[name]:>9.3f}{limit[name]:>9.3f}{times[name]:>7}"
+            print(f"{row}{share:>12.2%}{limit_shares[name]:>9.2%}")
+    shares["all of it"], limit_shares["all of it"] = 1 - epochs * epoch / whole, 1 - epochs * epoch / shortest
+    print(f"{'all of it':<59}{shares['all of it']:>12.2%}{limit_shares['all of it']:>9.2%}")
+    return {"shares": shares, "limits": limit_shares}
 
 
 def main() -> None:
@@ -160,7 +210,7 @@ def main() -> None:
     rounds = 1 if chosen.quick else 5
     if chosen.save:
         schedules: tuple[list[str], ...] = ([], chosen.set)
-        found = [{"set": words, "shares": looking(chosen.rule, rounds, words)} for words in schedules]
+        found = [{"set": words, **looking(chosen.rule, rounds, words)} for words in schedules]
         LOOKING.write_text(json.dumps(found, indent=1) + "\n")
         return
     looking(chosen.rule, rounds, chosen.set)

@@ -54,6 +54,8 @@ CASES: dict[str, tuple[str, dict[str, Case]]] = {
     "held-out correct": ("correct parametrisation, held out", scaling_held_out.CORRECT),
     "second faults": ("planted fault, second held-out set", scaling_held_out.SECOND_FAULTS),
     "second correct": ("correct parametrisation, second held-out set", scaling_held_out.SECOND_CORRECT),
+    "third faults": ("planted fault, third held-out set", scaling_held_out.THIRD_FAULTS),
+    "third correct": ("correct parametrisation, third held-out set", scaling_held_out.THIRD_CORRECT),
 }
 
 
@@ -140,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--cases", action="store_true", help="leave out the published exponents")
-    parser.add_argument("--kind", help="faults, correct or held-out: measure these alone")
+    parser.add_argument("--kind", help="faults, correct, held-out, second or third: measure these alone")
     chosen, skip, kinds = (given := parser.parse_args()).only, given.cases, given.kind
     torch.set_num_threads(1)
     stored = HERE / "scaling.json"
@@ -162,7 +164,7 @@ def main() -> None:
             "named alone": sum(one["only"] for one in results[f"{start}faults"].values()),
             "false verdicts": sum(bool(one["deviating"]) for one in results[f"{start}correct"].values()),
         }
-        for start in ("", "held-out ", "second ")
+        for start in ("", "held-out ", "second ", "third ")
     }
     every = [one["seconds"] for kind in CASES for one in results[kind].values()]
     results["summary"]["slowest case, seconds"] = max(every, default=0.0)

@@ -344,3 +344,120 @@ SECOND_CORRECT: dict[str, Case] = {
     "depth-µP residual network without norms": Case(deep, over="depth"),
     "standard attention, more heads of one size": Case(partial(heads, grow=True), promise="standard"),
 }  # fmt: skip
+
+
+# A third set, written before any of it was measured, after the second had been scored.
+
+
+class Memory(nn.Module):
+    """A long short-term memory over four steps, written with its gates."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inp, self.hidden, self.readout = nn.Linear(8, 4 * n), nn.Linear(n, 4 * n, bias=False), nn.Linear(n, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = torch.zeros(len(x), self.readout.in_features)
+        for step in range(x.shape[1]):
+            i, f, g, o = (self.inp(x[:, step]) + self.hidden(h)).chunk(4, -1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        return self.readout(h)  # type: ignore[no-any-return]
+
+
+class Code(nn.Module):
+    """An autoencoder with a code of eight numbers."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inp, self.down, self.readout = nn.Linear(16, n), nn.Linear(n, 8), nn.Linear(n, 16)
+        self.up, self.hidden = nn.Linear(8, n), nn.Linear(n, n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        code = self.down(functional.gelu(self.inp(x)))
+        return self.readout(functional.gelu(self.hidden(functional.gelu(self.up(code)))))  # type: ignore[no-any-return]
+
+
+class Latents(nn.Module):
+    """Six learned vectors attend to the input once; the readout takes their mean.  Logits are divided by d."""
+
+    def __init__(self, n: int, multiplier: float) -> None:
+        super().__init__()
+        self.embed_latents, self.inp, self.readout = nn.Parameter(torch.zeros(6, n)), nn.Linear(12, n), nn.Linear(n, 4)
+        self.query, self.key, self.value = (nn.Linear(n, n, bias=False) for _ in range(3))
+        self.norm, self.multiplier = nn.LayerNorm(n), multiplier
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, latents = self.inp(x) * self.multiplier, self.embed_latents.expand(len(x), -1, -1)
+        logits = self.query(latents) @ self.key(h).transpose(1, 2) / latents.shape[-1]
+        mixed = latents + torch.softmax(logits, -1) @ self.value(h)
+        return self.readout(self.norm(mixed).mean(1))  # type: ignore[no-any-return]
+
+
+class Separable(nn.Module):
+    """Two depthwise convolutions, each before a linear map of channels; the mean over places, a readout."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inp, self.readout = nn.Conv2d(3, n, 1), nn.Linear(n, 4)
+        self.depthwise = nn.ModuleList([nn.Conv2d(n, n, 3, padding=1, groups=n) for _ in range(2)])
+        self.mix = nn.ModuleList([nn.Conv2d(n, n, 1) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inp(x)
+        for depthwise, mix in zip(self.depthwise, self.mix, strict=True):
+            h = h + mix(functional.relu(depthwise(h)))
+        return self.readout(h.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def memory(
+    width: int, *, rates: Rates | None = None, readout: float = -1.0, change: Mapping[str, float] | None = None
+) -> Any:
+    """µP for a long short-term memory under Adam."""
+    model = Memory(width)
+    made = prepared(model, width / BASE, "adam", None, rates, readout, {}, change)
+    return model, made, *batch(16, 4, 8), nn.CrossEntropyLoss()
+
+
+def coded(width: int, *, kind: str = "adam", rates: Rates | None = None, readout: float = -1.0, up: float = 0.0) -> Any:
+    """µP for an autoencoder; weights from the code are like those of an input (`up` is the power of their rate)."""
+    model = Code(width)
+    made = prepared(model, width / BASE, kind, None, rates, readout, {}, {"up.weight": up} if rates is None else None)
+    x, _ = batch(32, 16)
+    return model, made, x, x, nn.MSELoss()
+
+
+def latent(width: int, *, multiplier: float = 0.0, rate: float = 0.0) -> Any:
+    """µP for attention of learned vectors under Adam; both are powers of the width."""
+    scale = width / BASE
+    model = Latents(width, scale**multiplier)
+    made = prepared(model, scale, "adam", None, None, -1.0, {}, {"embed_latents": rate})
+    nn.init.normal_(model.embed_latents)
+    return model, made, *batch(8, 7, 12), nn.CrossEntropyLoss()
+
+
+def separable(width: int, *, rate: float = 0.0) -> Any:
+    """µP for depthwise convolutions under Adam, whose weights have nine terms at every width."""
+    model = Separable(width)
+    change = {"depthwise.0.weight": rate, "depthwise.1.weight": rate}
+    made = prepared(model, width / BASE, "adam", None, None, -1.0, {"depthwise": 1 / 3}, change)
+    return model, made, *batch(12, 3, 6, 6), nn.CrossEntropyLoss()
+
+
+THIRD_FAULTS: dict[str, Case] = {
+    "long short-term memory, hidden rate is not scaled": Case(partial(memory, change={"hidden": 0.0}), faulty=("hidden",)),
+    "rate of weights from a code is scaled like a hidden one": Case(partial(coded, up=-1.0), faulty=("up",)),
+    "rate of learned vectors is scaled like a hidden one": Case(partial(latent, rate=-1.0), faulty=("embed_latents",)),
+    "input of attention multiplied by √n": Case(partial(latent, multiplier=0.5), faulty=("inp", "logits", "value")),
+    "depthwise rate is scaled like a hidden one": Case(partial(separable, rate=-1.0), faulty=("depthwise",)),
+    "branches divided by L√L": Case(partial(deep, branch=-1.5, branch_rate=-0.5), over="depth", faulty=("blocks",)),
+}  # fmt: skip
+
+THIRD_CORRECT: dict[str, Case] = {
+    "µP long short-term memory": Case(memory),
+    "µP autoencoder": Case(coded),
+    "µP attention of learned vectors": Case(latent),
+    "µP depthwise convolutions": Case(separable),
+    "standard long short-term memory, Adam": Case(partial(memory, **_STANDARD), promise="standard"),
+    "standard autoencoder, SGD with momentum": Case(partial(coded, kind="momentum", **_STANDARD), promise="standard"),
+}  # fmt: skip

@@ -1,6 +1,6 @@
 """A suite of small training programs with known faults: what Sonde, torchmortem and torch-audit say of each.
 
-Writes benchmarks/suite.json and the tables in docs/diagnose.md.  A suite is a folder with `suite.py` and
+Writes benchmarks/suite.json and the tables in docs/diagnose-scores.md.  A suite is a folder with `suite.py` and
 `cases/*.py`; each case has FAULTS, ALSO and build(variant, seed).  What is in the JSON is not measured again.
 
     python benchmarks/suite.py SUITE                     everything that is missing; an hour of one core
@@ -33,7 +33,7 @@ import sonde
 
 HERE = Path(__file__).parent
 STORE = HERE / "suite.json"
-PAGES = (HERE.parent / "docs" / "diagnose.md",)
+PAGES = (HERE.parent / "docs" / "diagnose-scores.md",)
 BEGIN, END = "<!-- benchmarks/suite.json -->", "<!-- end of suite -->"
 
 # What other tools say, in the vocabulary of the suite; what has no word there counts under its own.

@@ -45,7 +45,7 @@ from dataclasses import replace
 import sonde
 from sonde.studies import STUDIES
 study, rule, times = sys.argv[1], sys.argv[2], []
-config = next(c for c in STUDIES[study].configs("quick", [42]) if c.rule.name == rule)
+config = next(c for c in STUDIES[study].configs("quick", [42]) if f"-{rule}-" in c.id)
 for turn in range(4):
     with tempfile.TemporaryDirectory() as runs:
         begin = time.process_time()

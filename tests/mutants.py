@@ -896,7 +896,7 @@ MUTANTS = (
     ),
     Mutant(
         "a write that fails destroys the old file",
-        "core/atomic.py",
+        "store/files.py",
         'aside = {target.with_name(f"{ASIDE}{mark}{target.name}"): target for target in targets}',
         "aside = {target: target for target in targets}",
         "unit/test_store.py -k failed_write",

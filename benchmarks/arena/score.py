@@ -3,7 +3,7 @@
 python benchmarks/arena/score.py                      every program, one seed; what is in the JSON is kept
 python benchmarks/arena/score.py --seeds 0 1 2 --again
 python benchmarks/arena/score.py gpt vit-softmax      programs whose names begin so
-python benchmarks/arena/score.py --write              the tables in docs/diagnose.md alone
+python benchmarks/arena/score.py --write              the tables of both pages alone
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from faults import Fault  # noqa: E402
 from harm import harms, mean  # noqa: E402
 
 STORE = HERE / "results.json"
-PAGE = HERE.parents[1] / "docs" / "diagnose.md"
+DOCS = HERE.parents[1] / "docs"
+PAGES = (DOCS / "diagnose.md", DOCS / "diagnose-scores.md")
 LATEST = ("judged, 19 November 2026", "public, third")  # groups whose misses the page lists
 Z = 1.96  # of a 95 % interval
 
@@ -139,8 +141,8 @@ def read() -> dict[str, Any]:
     return known
 
 
-def table(known: dict[str, Any]) -> str:
-    groups = sorted({key.split("/")[0] for key in known})
+def table(known: dict[str, Any], groups: Iterable[str] = ()) -> str:
+    groups = list(groups) or sorted({key.split("/")[0] for key in known})
     lines = [f"| | {' | '.join(groups)} |", "|---|" + "---|" * len(groups)]
     columns = [_counts([entry for key, entry in known.items() if key.startswith(f"{group}/")]) for group in groups]
     lines += [f"| {words} | {' | '.join(column[words] for column in columns)} |" for words in columns[0]]
@@ -193,14 +195,17 @@ def _tally(runs: list[dict[str, Any]], key: str, silent: str) -> str:
 
 
 def write() -> None:
-    """Renew the blocks of the page."""
-    known, text = read(), PAGE.read_text()
-    for name, made in (("arena", table(known)), ("missed", missed(known))):
-        begin, end = f"<!-- benchmarks/{name} -->", f"<!-- end of {name} -->"
-        head, found, rest = text.partition(begin)
-        if found:
-            text = f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
-    PAGE.write_text(text)
+    """Renew the blocks of the pages."""
+    known = read()
+    blocks = {"latest": table(known, LATEST), "arena": table(known), "missed": missed(known)}
+    for page in PAGES:
+        text = page.read_text()
+        for name, made in blocks.items():
+            begin, end = f"<!-- benchmarks/{name} -->", f"<!-- end of {name} -->"
+            head, found, rest = text.partition(begin)
+            if found:
+                text = f"{head}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
+        page.write_text(text)
 
 
 def main() -> None:

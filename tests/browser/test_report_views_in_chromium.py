@@ -206,7 +206,7 @@ def test_the_charts_open_on_what_the_first_answer_speaks_of(browser: "Browser", 
     assert len(runs) == sum(len(dots["values"]) for dots in first["dots"])
     assert all("identity" in run for run in runs), "the first answer is about the networks that learn the identity"
     assert opened.page.input_value("#over-epochs .metric") == first["metric"] == "train_loss"
-    opened.page.locator(".answer").nth(1).locator(".charted").click()
+    opened.page.locator(".answer").nth(1).locator(".charted a").click()
     expect(opened.page.locator("#over-epochs .metric")).to_have_value("test_acc")
     assert {line["run"].split("-")[2] for line in opened.lines("over-epochs")} <= {"digits", "parity"}
     assert opened.complaints == []

@@ -26,7 +26,7 @@ from torch import nn
 
 import sonde as package
 from processes import ENDLESS, LONG, PATIENCE, ArchiveServer, all_free, contents, epoch_of, folders, furthest, wait_for
-from sonde.core.atomic import ASIDE
+from sonde.store.files import ASIDE
 from sonde.store.load import verify
 from sonde.studies import STUDIES
 from stores import write_run

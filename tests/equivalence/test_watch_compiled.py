@@ -219,3 +219,28 @@ def test_a_model_compiled_before_the_watch_is_read_after_recompile() -> None:
     rows = watch.rows.filter(step=2, module="1")
     watch.close()
     assert rows.filter(pl.col("metric").is_in(("out_rms", "grad_rms")))["defined"].to_list() == [True, True]
+
+
+def test_a_model_that_is_compiled_anew_under_a_watch_is_diagnosed() -> None:
+    """The first step saw no module, so there is no order of modules."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    optimiser, loss = torch.optim.Adam(model.parameters()), nn.CrossEntropyLoss()
+    x, y = torch.randn(32, 8), torch.randint(3, (32,))
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            optimiser.zero_grad()
+            loss(compiled(x), y).backward()
+            optimiser.step()
+
+    train(3)
+    watch = sonde.watch(compiled, optimiser, loss=loss, runs=None)
+    with pytest.warns(UserWarning, match="recompile"):
+        train(12)
+    watch.recompile()
+    train(30)
+    assert watch.rows.filter(metric="dead_share").height
+    assert all(one.name for one in watch.diagnose())
+    watch.close()

@@ -22,11 +22,10 @@ import torch
 
 import sonde
 from conftest import tiny_config
-from sonde.core.atomic import ASIDE
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA, WATCHED
 from sonde.store import index
-from sonde.store.files import seal
+from sonde.store.files import ASIDE, seal
 from sonde.store.folder import parquet
 from sonde.store.journal import Journal, _chunk
 from sonde.store.schemas import checksum

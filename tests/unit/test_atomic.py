@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.core.atomic import ASIDE, set_aside
+from sonde.store.files import ASIDE, set_aside
 
 
 def test_files_take_their_names_together(tmp_path: Path) -> None:

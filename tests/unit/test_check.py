@@ -219,3 +219,13 @@ def test_the_command_tells_what_is_missing(words: list[str], told: str, tmp_path
     assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_batch_that_does_not_fit_is_one_line_and_no_traceback(sonde: Sonde, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef make():\n    return torch.nn.Linear(4, 2), torch.randn(3, 5)\n"
+    )
+    told = sonde("check", "net.py:make", check=False)
+    assert told.returncode == 2
+    assert "RuntimeError" in told.stderr
+    assert "Traceback" not in told.stderr

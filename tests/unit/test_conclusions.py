@@ -163,3 +163,16 @@ def test_a_shell_completes_studies_rules_and_runs_without_torch(
     assert completed("sonde", "diagnose", id[:8]) == [id]
     assert completed("sonde", "recompute", id[-4:]) == []
     assert completed("sonde", "rm", id.rpartition("-")[2][:4]) == [id.rpartition("-")[2]]
+
+
+def test_rules_without_frozen_blocks_beside_them_are_listed_and_not_compared(
+    demo: tuple[Path, tuple[int, ...]],
+) -> None:
+    root, seeds = demo
+    study = STUDIES["rules"]
+    gathered = gather(keep(load(root), {"rule": "dfa"}), STUDIES["audit"].configs("quick", seeds), "runs")
+    found = study.conclusion(study.findings(gathered))
+    checked(found)
+    assert "no rule is compared" in found.answer
+    assert {row[1] for row in found.rows} == {"DFA"}
+    assert f"n = {len(seeds)} seed" in found.sure

@@ -8,11 +8,13 @@ import polars as pl
 import pytest
 import torch
 
+from evidence import rules_evidence
 from sonde.config import RunConfig, change, name_of
 from sonde.core.errors import SondeError
 from sonde.models import ResidualMLP, StudentNet
 from sonde.network.losses import MEAN_SQUARED_ERROR
 from sonde.rules import Backprop, DirectFeedback, Frozen, StateBridge
+from sonde.show.figures import FIGURES, Evidence
 from sonde.store.load import load
 from sonde.store.run import Runs, with_readings
 from sonde.studies import STUDIES
@@ -186,3 +188,20 @@ def test_a_penalty_of_the_sweep_is_the_rule_with_that_penalty() -> None:
     bp = depth_matters(ResidualMLP(d=256, L=4), Backprop(), scale="full", seed=42, epochs=30, probes=configs[0].probes)
     assert bp.id in {config.id for config in configs}
     assert bp.id == "residual_mlp-bp-cifar10-s42-3b8cb25097", "the run that the rules study has stored"
+
+
+def test_accuracy_by_depth_has_a_line_for_a_rule_at_several_depths_through_its_means() -> None:
+    shallow, deep = (rules_evidence(seeds=(42, 123), epochs=4, depth=depth) for depth in (4, 64))
+    rename = pl.format("{}-deep", "run").alias("run")
+    frozen_alone = pl.col("rule") != "dfa"
+    runs = pl.concat([shallow.runs, deep.runs.filter(frozen_alone).with_columns(rename)])
+    rows = pl.concat([shallow.rows, deep.rows.with_columns(rename)])
+    rows = rows.join(runs.select("run"), on="run", how="semi")
+    figure, caption = FIGURES["accuracy_by_depth"].draw(Evidence(rows, runs, "runs"))
+    lines = {str(line.get_label()): line for line in figure.axes[0].lines if not str(line.get_label()).startswith("_")}
+    assert "BP" in lines
+    assert "DFA" not in lines
+    assert "At one depth, and not shown: DFA." in caption
+    last = rows.filter(metric="test_acc", epoch=4).join(runs.select("run", "rule", "depth"), on="run")
+    for depth, y in zip((4, 64), lines["BP"].get_ydata(), strict=True):
+        assert y == pytest.approx(last.filter(rule="bp", depth=depth)["value"].mean())

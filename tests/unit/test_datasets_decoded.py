@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.store.datasets import BATCHES_FOLDER, TEST_FILES, TRAIN_FILES, ImageSource, decoded, find_or_mirror_cifar10
 from sonde.store.datasets.decoded import open_images
+from sonde.store.files import ASIDE
 
 
 def batch(images: int, seed: int) -> dict[bytes, Any]:

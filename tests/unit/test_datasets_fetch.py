@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from processes import ArchiveServer as Server
-from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.store.datasets import Archive, fetch_archive
+from sonde.store.files import ASIDE
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 ARCHIVE = Archive(name="set.tar.gz", url="", size=len(CONTENT), md5=hashlib.md5(CONTENT).hexdigest())

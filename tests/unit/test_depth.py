@@ -10,9 +10,9 @@ import pytest
 
 from conftest import tiny_config
 from sonde.config import to_tree
-from sonde.core import atomic
 from sonde.core.formatting import said_share
 from sonde.show.report.answers import of_rules
+from sonde.store import files
 from sonde.store.load import load
 from sonde.studies import STUDIES, rules
 from sonde.studies.recipes import which_train_depth
@@ -90,7 +90,7 @@ def test_a_guest_that_is_not_known_here_has_no_arithmetic_and_stops_nothing() ->
 def test_operations_are_counted_once_for_a_recipe_and_again_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic, "user_cache", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(files, "user_cache", lambda kind: tmp_path / kind)
     counted: list[int] = []
 
     def counting(*given: Any) -> int:

@@ -12,6 +12,7 @@ from sonde.analysis.diagnosis.run_evidence import FIT_STEPS
 from sonde.analysis.explanations import EXPLANATIONS, RULES_IN_FULL, Explanation, documented, explanations
 from sonde.analysis.questions import critical_t
 from sonde.core.errors import SondeError
+from sonde.metrics import TRAINED
 from sonde.plugins import BUILT_IN
 from sonde.rules import RULES
 from sonde.store.load import load
@@ -35,7 +36,7 @@ SAID = [
     ("wrong_output_activation", "above {} from outputs", task_faults.OUT_OF_BOUNDS),
     ("lr_too_high", "more than {} % of their norm", 100 * pace_faults.LARGE_STEP),
     ("lr_too_low", "by less than {} of", pace_faults.NEARLY_UNMOVED),
-    ("lr_too_low", "by more than {} of it", pace_faults.FAR_MOVED),
+    ("lr_too_low", "by no more than {} of their norm", pace_faults.FAR_MOVED),
     ("too_few_steps", "Fewer than {} steps", pace_faults.FEWEST_STEPS),
     ("too_few_steps", "steps above {} of the weights", pace_faults.SLOW_STEP),
     ("over_regularised", "below {} of it", pace_faults.WEIGHTS_GONE),
@@ -168,9 +169,20 @@ def test_issue_27_item_6_remedies_that_do_not_help_are_counted_where_remedies_ar
         if "after" in entry:
             tried.setdefault(key.rpartition("/")[0], []).append(entry["after"])
     failed = sorted(name for name, scores in tried.items() if not min(scores) >= 0.5)
-    page = (ROOT / "docs" / "diagnose.md").read_text()
+    page = (ROOT / "docs" / "diagnose-scores.md").read_text()
     assert f"{len(tried) - len(failed)} of {len(tried)} programs learn" in page
     assert len(failed) == 4
     (said,) = re.findall(r"these do not: (.*)\.", page)
     assert said.split(", ") == failed
     assert "what mends it" not in page
+
+
+@pytest.mark.parametrize("metric", ["credit_cosine", "train_loss", "growth"])
+def test_a_metric_is_found_by_the_label_of_its_axis(metric: str) -> None:
+    known = [*EXPLANATIONS, *documented("probe", BUILT_IN["probe"])]
+    assert explanations(TRAINED[metric].label, known)[0].name in (metric, TRAINED[metric].probe)
+
+
+def test_a_label_with_a_letter_missing_is_suggested() -> None:
+    with pytest.raises(SondeError, match="did you mean 'training loss'"):
+        explanations("trainig loss")

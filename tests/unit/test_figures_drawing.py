@@ -25,12 +25,13 @@ from evidence import (
     with_runs,
 )
 from sonde.core.errors import SondeError
-from sonde.metrics import TRAINED
+from sonde.metrics import SHARE, TRAINED
 from sonde.models import MODELS
 from sonde.rules import RULES
 from sonde.show.figures import FIGURES, Evidence, NoData
 from sonde.show.figures.groups import PAIR_MODELS, cohort_of
-from sonde.show.figures.series import over, series_of
+from sonde.show.figures.marks import draw_bars
+from sonde.show.figures.series import over, point, series_of
 from sonde.show.figures.style import COLOR, LINE, MARKER, RULE_ORDER, SEED_LINE
 
 PROFILES = {
@@ -257,6 +258,14 @@ def test_a_band_ends_where_values_cannot_lie() -> None:
     line = series_of(over(rows, "rule", "layer"), "dfa", "DFA", "layer")
     assert line.band(log=False)[1][0] > 1
     assert replace(line, possible=TRAINED["credit_cosine"].bounds).band(log=False)[1][0] == 1
+
+
+@pytest.mark.parametrize("mean", [1.02, -0.02])
+def test_bars_of_an_accuracy_that_cannot_be_are_drawn_with_whiskers_that_end_at_it(mean: float) -> None:
+    bar = point("bp", "BP", 0, mean, 0.001, 3, SHARE)
+    (low,), (high,) = bar.band(log=False)
+    assert low <= mean <= high
+    draw_bars(Figure().subplots(), bar)
 
 
 def test_the_band_is_the_sample_standard_deviation(five: Evidence) -> None:

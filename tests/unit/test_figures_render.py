@@ -25,12 +25,12 @@ from evidence import (
     with_rows,
     with_runs,
 )
-from sonde.core import atomic
 from sonde.core.errors import SondeError
 from sonde.core.html_parts import DARK_PAGE
 from sonde.show.figures import FIGURES, Evidence, FigureSpec, figure_named, figures_of, render
 from sonde.show.figures.render import draw_all, fix_layout, page_images, picture_digest
 from sonde.show.figures.style import house_style, recolour_for_dark
+from sonde.store import files as store_files
 
 SMALL = residual_evidence(depth=4, width=4, steps=5)
 
@@ -234,7 +234,7 @@ TRAINING_LOSS = FIGURES["training_loss"]
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where pictures are kept."""
-    monkeypatch.setattr(atomic, "user_cache", lambda kind: tmp_path / "kept")
+    monkeypatch.setattr(store_files, "user_cache", lambda kind: tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -275,7 +275,7 @@ def test_a_picture_drawn_by_other_code_or_libraries_is_not_taken(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page_images(TRAINING_LOSS, SMALL)
-    for module, what, other in ((atomic, "_code_digest", lambda: "edited"), (render, "PAGE_DPI", 151)):
+    for module, what, other in ((store_files, "_code_digest", lambda: "edited"), (render, "PAGE_DPI", 151)):
         with monkeypatch.context() as changed:
             changed.setattr(module, what, other)
             page_images(TRAINING_LOSS, SMALL)
@@ -298,7 +298,7 @@ def test_a_kept_picture_that_is_not_whole_or_not_in_its_place_is_not_taken(kept:
 def test_only_so_many_pictures_are_kept_and_the_last_used_stay(
     kept: Path, drawings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic, "_MOST", 2)
+    monkeypatch.setattr(store_files, "_MOST", 2)
     for age, name in enumerate(("training_loss", "activation_mean")):
         page_images(FIGURES[name], SMALL)
         os.utime(kept / picture_digest(FIGURES[name], SMALL.of(variant="scaled")), (age, age))

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 import sonde as package
 from conftest import Sonde
 from sonde.cli import app
-from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError, printable
 from sonde.metrics.rows import SCHEMA
 from sonde.store import files, index
 from sonde.store.datasets import decoded
+from sonde.store.files import ASIDE, aside_mark, remove_stale
 from sonde.store.folder import parquet, read_trained
 from sonde.store.journal import Journal
 from sonde.store.parquet import parquet_size
@@ -213,7 +213,7 @@ def test_a_runs_folder_that_is_removed_and_a_limit_of_file_sizes_name_a_remedy(t
 
 
 def test_what_a_killed_process_left_aside_is_swept_and_nothing_else(tmp_path: Path) -> None:
-    program = "from sonde.core.atomic import aside_mark; print(aside_mark())"
+    program = "from sonde.store.files import aside_mark; print(aside_mark())"
     dead = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     left = tmp_path / f"{ASIDE}{dead.stdout.strip()}run"
     left.mkdir()

@@ -106,7 +106,7 @@ def dead_aside(out: Path, name: str) -> Path:
         [
             sys.executable,
             "-c",
-            "from sonde.core.atomic import ASIDE, aside_mark; print(ASIDE + aside_mark())",
+            "from sonde.store.files import ASIDE, aside_mark; print(ASIDE + aside_mark())",
         ],
         capture_output=True,
         text=True,

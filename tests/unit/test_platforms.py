@@ -17,9 +17,8 @@ import torch
 from conftest import tiny_config
 from sonde import engine
 from sonde.cli import stopping_signals
-from sonde.core import atomic
 from sonde.engine import first_ctrl_c, run_locally, warm_up
-from sonde.store import index, lock, run
+from sonde.store import files, index, lock, run
 from sonde.store.load import load
 from sonde.training.session import memory_of
 
@@ -29,7 +28,7 @@ UNIX_CALLS = {"chown", "fork", "forkpty", "getloadavg", "getpgid", "getuid", "ge
     "sched_getaffinity", "setsid", "uname", "wait", "waitpid",
 }  # fmt: skip
 GUARDED = {
-    ("core/atomic.py", "kill"),  # posix alone: Windows would end the process
+    ("store/files.py", "kill"),  # posix alone: Windows would end the process
     ("store/lock.py", "sysconf"),
     ("training/session.py", "sysconf"),
 }
@@ -93,9 +92,9 @@ def test_whether_a_process_lives_is_known_without_proc(monkeypatch: pytest.Monke
 
 
 def test_no_process_is_ended_or_called_dead_where_asking_would_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic, "os", SimpleNamespace(name="nt"))  # which has no `kill` here
-    assert atomic.is_alive(2**22 + 1)
-    atomic.sync_folder(Path())  # does nothing: Windows opens no folder
+    monkeypatch.setattr(files, "os", SimpleNamespace(name="nt"))  # which has no `kill` here
+    assert files.is_alive(2**22 + 1)
+    files.sync_folder(Path())  # does nothing: Windows opens no folder
 
 
 def test_processor_and_memory_have_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from conftest import tiny_config
 from sonde.config import to_tree
-from sonde.core.atomic import set_aside
 from sonde.core.run_ids import run_id
 from sonde.metrics.rows import SCHEMA
+from sonde.store.files import set_aside
 from sonde.store.folder import commit, create_run, read_trained
 from sonde.store.journal import Journal, read_watched
 from sonde.store.load import verify

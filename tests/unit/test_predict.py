@@ -165,12 +165,28 @@ class Pooled(nn.Module):
         return x + functional.layer_norm(x, (32,))
 
 
+class PooledStream(nn.Module):
+    """Max-pooling of a stream that goes on beside it, or of places that windows made alike."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.inner = kind, nn.Conv1d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "windows":
+            return functional.max_pool1d(self.inner(functional.max_pool1d(self.inner(x), 3, 1)), 2)
+        h = functional.max_pool1d(x, 2)
+        return x + functional.interpolate(h + self.inner(h), scale_factor=2)
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         (Biased(-torch.arange(8.0)), "fixed bias"),
         (Biased(torch.zeros(4, 8, 8).masked_fill(torch.ones(4, 8, 8).cumsum(0) * torch.arange(8) > 14, -1e9)), "masks"),
         (Pooled(), "without weights"),
+        (PooledStream("sum"), "without weights"),
+        (PooledStream("windows"), "neighbours"),
     ],
 )
 def test_what_is_not_known_of_biased_scores_and_dependent_sums_is_undefined(model: nn.Module, why: str) -> None:
@@ -464,6 +480,76 @@ def test_a_single_draw_lies_in_the_band_nine_times_in_ten() -> None:
     assert 0.75 < np.mean(inside) <= 1
 
 
+class Sliced(nn.Module):
+    """One step out of four, and attention that averages 16 tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.attend = nn.Linear(32, 64), nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x + self.attend(x, x, x, need_weights=False)[0]
+        return self.step(h[:, 0, :32])
+
+
+@pytest.mark.parametrize(("name", "direction"), [("step", "signal"), ("attend", "signal"), ("attend", "gradient")])
+def test_the_band_of_a_slice_and_of_attention_is_as_wide_as_draws_differ(name: str, direction: str) -> None:
+    level = getattr(predict(Sliced(), (4, 16, 64), remedy=False)[name], direction)
+    logs = []
+    for seed in range(60):
+        torch.manual_seed(seed)
+        seen: dict[str, Tensor] = {}
+        model = Sliced()
+        for part in ("step", "attend"):
+            getattr(model, part).register_forward_hook(
+                lambda m, a, o, part=part, seen=seen: seen.update({part: o[0] if isinstance(o, tuple) else o})
+            )
+        out = model(torch.randn(4, 16, 64))
+        of = seen[name]
+        known = of if direction == "signal" else torch.autograd.grad(out, of, torch.randn_like(out))[0]
+        logs.append(math.log(float(known.detach().square().mean().sqrt())))
+    assert math.log(level.high / level.low) / 2 / 1.645 == pytest.approx(np.std(logs), rel=0.3)
+
+
+def test_a_norm_of_tokens_of_zeros_leaves_the_gradient_undefined_and_says_why() -> None:
+    class WithClass(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.norm = nn.Parameter(torch.zeros(1, 1, 32)), nn.LayerNorm(32)
+            self.embed, self.head = nn.Linear(32, 32), nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.cat([self.token.expand(len(x), -1, -1), self.embed(x)], 1)
+            return self.head(self.norm(h))
+
+    found = predict(WithClass(), (4, 7, 32), remedy=False)
+    norm = found["norm"].signal
+    assert norm is not None
+    assert norm.expected == pytest.approx(math.sqrt(7 / 8), rel=0.01)
+    assert found["embed"].gradient is None
+    assert "zeros" in "\n".join(found.words())
+
+
+def test_scores_of_tokens_with_waves_added_have_no_gradient_and_random_positions_do() -> None:
+    place, rate = torch.arange(16.0)[:, None], 0.01 ** (torch.arange(32.0) / 32)
+    waves = torch.cat([torch.sin(place * rate), torch.cos(place * rate)], 1)
+
+    class Positions(nn.Module):
+        def __init__(self, positions: Tensor) -> None:
+            super().__init__()
+            self.register_buffer("positions", positions)
+            self.query, self.key, self.value = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x + self.positions
+            return functional.scaled_dot_product_attention(self.query(h), self.key(h), self.value(h))
+
+    known = [predict(Positions(one), (4, 16, 64), remedy=False) for one in (waves, torch.randn(16, 64))]
+    assert known[0]["query"].gradient is None
+    assert "waves" in "\n".join(known[0].words())
+    assert known[1]["query"].gradient is not None
+
+
 def deep(width: int = 48) -> nn.Module:
     return nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(width, width), nn.ReLU())])
 
@@ -558,6 +644,42 @@ PARTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "standardised": (lambda: nn.Sequential(Standardised(32, 32, 3), Standardised(32, 32, 3)), (8, 32, 12, 12), "1"),
     "dilated": (lambda: nn.Sequential(Dilated(), Dilated()), (16, 32, 20), "1.conv"),
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(32, 24, 4, 2, 1), nn.PReLU()), (8, 32, 6, 6), "0"),
+}
+
+
+class Positive(nn.Module):
+    """ReLU of a sum of outputs of ReLU, which is the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(96, 96), nn.Linear(96, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(torch.relu(self.first(x)) + torch.relu(self.second(x)))
+
+
+class LongSkip(nn.Module):
+    """The first tensor is added once more to a stream that holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(96, 96), nn.Linear(96, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return (h + torch.relu(self.inner(h))) + h
+
+
+PARTS |= {
+    "long skip": (LongSkip, (64, 96), "first"),
+    "padded means": (lambda: nn.Sequential(nn.Conv2d(8, 32, 1), nn.AvgPool2d(3, 1, 1)), (8, 8, 6, 6), "1"),
+    "uneven means": (lambda: nn.Sequential(nn.Conv2d(8, 32, 1), nn.AdaptiveAvgPool2d(4)), (8, 8, 6, 6), "1"),
+    "largest of all": (
+        lambda: nn.Sequential(nn.Conv1d(32, 64, 1), nn.MaxPool1d(24), nn.Flatten(), nn.Linear(64, 32)),
+        (16, 32, 24),
+        "0",
+    ),
+    "positive": (lambda: nn.Sequential(Positive(), nn.Linear(96, 96)), (64, 96), "0.second"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 from sonde.analysis.audit import audit
+from sonde.analysis.evidence import Evidence
 from sonde.analysis.recovery import (
     FEWEST_RULES,
     RECOVERY_QUANTITIES,
@@ -22,8 +23,10 @@ from sonde.analysis.recovery import (
     share_of_margin,
 )
 from sonde.analysis.recovery import recovery_by_recipe as of_recipes
+from sonde.analysis.runs import evidence_lines
 from sonde.core.seed_statistics import ratio_interval, t_interval
 from sonde.store.run import Runs
+from sonde.studies.recipes import share_of_rule
 from stores import DEPTH, EPOCHS, SAMPLES, Key, Value, config, healthy, run, store
 
 SEEDS = (42, 123, 456)
@@ -287,3 +290,20 @@ def test_the_correlation_given_the_stream_is_the_partial_rank_correlation() -> N
     )
     left = [side - np.polyval(np.polyfit(top, side, 1), top) for side in (share, cosine)]
     assert of("cosine", stored).given_stream == pytest.approx(np.corrcoef(left)[0, 1])
+
+
+def test_a_study_has_the_interval_of_recovery_and_decides_where_every_seed_equals_backprop() -> None:
+    reached = {"bp": (0.9, 0.92, 0.89), "frozen": (0.5, 0.5, 0.5), "fa": (0.8, 0.86, 0.78), "kp": (0.9, 0.92, 0.89)}
+    pairs = [(rule, seed, value) for rule, values in reached.items() for seed, value in zip(SEEDS, values, strict=True)]
+    stored = store(
+        *(
+            run(config(rule, seed), measured(rule, seed) | {("test_acc", EPOCHS, None): value})
+            for rule, seed, value in pairs
+        )
+    )
+    evidence = Evidence(stored.rows, evidence_lines(stored.runs), "runs")
+    for rule in ("fa", "kp"):
+        found = share_of_rule(evidence.runs, evidence.runs.filter(rule=rule), evidence.readings())
+        wanted = shares(stored)[rule].interval
+        assert (found.interval.low, found.interval.high) == pytest.approx((wanted.low, wanted.high), rel=1e-6)
+    assert found.decided, "its share is 1 at every seed"

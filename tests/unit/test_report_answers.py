@@ -31,7 +31,7 @@ def answer_of(root: Path) -> StudyAnswer:
 
 @pytest.mark.parametrize(
     ("frozen", "said", "unsaid"),
-    [(0.5, "BP (+4", "hardly"), (0.94, "depth hardly matters there: BP itself", "BP (+1.0) train")],
+    [(0.5, "BP (+4", "BP gains"), (0.94, "BP gains", "BP (+4")],
 )
 def test_the_sentence_about_depth_follows_from_the_margin_of_bp_over_frozen_blocks(
     frozen: float, said: str, unsaid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -42,7 +42,7 @@ def test_the_sentence_about_depth_follows_from_the_margin_of_bp_over_frozen_bloc
     assert said in told.sentence
     assert unsaid not in told.sentence
     assert "Credit Bridge (−" in told.sentence
-    assert told.sure.startswith("n = 3 seeds.")
+    assert told.sure.startswith("n = 3 seeds")
     assert [dots.label for dots in told.dots][-1] == "Credit Bridge", "the most accurate first"
     assert all(len(dots.values) == 3 for dots in told.dots)
     assert told.reference is not None
@@ -52,17 +52,24 @@ def test_the_sentence_about_depth_follows_from_the_margin_of_bp_over_frozen_bloc
 def test_one_seed_decides_nothing_and_that_is_said(tmp_path: Path) -> None:
     write_study(tmp_path, "audit", seeds=(1,))
     told = answer_of(tmp_path)
-    assert "train" not in told.sentence
-    assert "too few seeds" in told.sentence
-    assert told.sure.startswith("n = 1 seed: there is no interval")
+    assert "better" not in told.sentence
+    assert "undecided: BP" in told.sentence
+    assert "nothing is decided" in told.sure
 
 
 def test_without_frozen_blocks_the_answer_says_what_is_lacking(tmp_path: Path) -> None:
     write_study(tmp_path, "cifar10", seeds=(1, 2))
     told = answer_of(tmp_path)
-    assert "BP reaches" in told.sentence
+    assert "BP is the most accurate" in told.sentence
     assert "frozen blocks" in told.sure
     assert told.reference is None
+
+
+def test_a_report_opens_each_study_with_the_conclusion_of_the_study(tmp_path: Path) -> None:
+    write_study(tmp_path, "audit", seeds=(1, 2))
+    (section,) = found(tmp_path).answered
+    concluded = STUDIES["audit"].conclusion(section.findings)
+    assert (section.answer.sentence, section.answer.sure) == (concluded.answer, concluded.sure)
 
 
 def test_a_sweep_of_widths_is_labelled_by_width_and_never_under_one_of_them(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
+from conftest import Sonde
 from sonde.cli import app
 from sonde.config import name_of
 from sonde.core.errors import SondeError
@@ -157,3 +158,9 @@ def test_the_command_ends_within_twelve_lines_and_says_all_with_details(store: P
     told = CliRunner().invoke(app, ["reproduce", "--runs", str(store), "--json"])
     assert len(json.loads(told.output)) == len(read_claims())
     assert long.output.count("  published ") == len(read_claims())
+
+
+def test_without_a_store_every_claim_is_listed_as_not_run(sonde: Sonde) -> None:
+    told = sonde("reproduce", "--runs", "nowhere", "--json")
+    assert {one["verdict"] for one in json.loads(told.stdout)} == {"not run"}
+    assert "nowhere does not exist" in told.stderr

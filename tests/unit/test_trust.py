@@ -24,13 +24,12 @@ from conftest import tiny_config
 from sonde.cli import app
 from sonde.config import stored as stored_configs
 from sonde.config import to_tree
-from sonde.core.atomic import ASIDE, set_aside
 from sonde.core.errors import SondeError, one_line
 from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA
 from sonde.show.live.store_poller import PageState, StoreFollower
 from sonde.store import index
-from sonde.store.files import seal
+from sonde.store.files import ASIDE, seal, set_aside
 from sonde.store.folder import (
     append_log,
     clean_up,

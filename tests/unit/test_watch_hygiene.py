@@ -275,6 +275,15 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: sonde.watch(plain_mlp(), object(), runs=None),
         "object is not a torch.optim.Optimizer",
     ),
+    "a list of optimisers": (
+        lambda: sonde.watch(plain_mlp(), [torch.optim.SGD(plain_mlp().parameters(), 0.1)], runs=None),
+        "one by one",
+    ),
+    "a loss in place of an optimiser": (lambda: sonde.watch(plain_mlp(), nn.MSELoss(), runs=None), "pass loss="),
+    "a loss that cannot be called": (
+        lambda: sonde.watch(plain_mlp(), loss="mse", runs=None),
+        "loss module or a function",
+    ),
     "a pattern without a match": (
         lambda: sonde.watch(resnet(), layers="1.conv3", runs=None),
         "no module matches '1.conv3'; did you mean '1.conv2' or",

@@ -47,7 +47,7 @@ AUDIT_METRICS = (
 """The metrics that an audit reads."""
 
 _MOST_RULES = 4  # rules that `repr` names
-_RUNS_AT_ONCE = 500  # whose rows are read together
+_RUNS_AT_ONCE = 250  # whose rows are read together
 
 _BESIDES = ("rule", "seed")
 """Keys in which runs of one recipe may differ."""

@@ -30,7 +30,7 @@ QUESTION_NAMES = {"D1": "scale", "D2": "gradient", "D3": "credit", "D4": "blocks
 _FIRED_WORDS = {
     "D1": "states grow",
     "D2": "gradient not resolved",
-    "D3": "credit not above chance",
+    "D3": "credit at chance",
     "D4": "blocks hurt",
 }
 

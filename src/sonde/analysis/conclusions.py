@@ -31,9 +31,7 @@ class Conclusion:
     """The end of a command.  The most important rows of the table come first: on few lines the last ones are cut."""
 
     answer: str
-    columns: Mapping[str, str] = field(
-        default_factory=dict
-    )  # heading → left or right; the last is cut where it is long
+    columns: Mapping[str, str] = field(default_factory=dict)  # heading → side; the last is cut where it is long
     rows: Sequence[Sequence[str]] = ()
     note: str = ""  # what the headings mean, and what is undefined
     sure: str = ""
@@ -219,17 +217,14 @@ def of_comparison(found: Comparison, next: str) -> Conclusion:
 
 
 def _differ(found: Comparison, decided: Sequence[str]) -> str:
-    base, means = (
-        found.groups[0],
-        [(group.summary.mean, group.level.label) for group in found.groups if group.summary.n],
-    )
+    means = [(group.summary.mean, group.level.label) for group in found.groups if group.summary.n]
     if not means:
         return "undefined for every level."
     (low, least), (high, most) = min(means), max(means)
     apart = f"from {number(low, 4)} ({least}) to {number(high, 4)} ({most})" if low < high else f"all {number(low, 4)}"
-    n = len(found.differences)
+    n, base = len(found.differences), found.groups[0].level.label
     verb = "differs" if len(decided) == 1 else "differ"
-    return f"{apart}. {len(decided)} of {n} level{'s' * (n > 1)} {verb} from {base.level.label} (95 % interval)."
+    return f"{apart}. {len(decided)} of {n} level{'s' * (n > 1)} {verb} from {base} (95 % interval)."
 
 
 # ── sonde recovery ──────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +245,8 @@ def of_recovery(
     if strongest := [one for one in foretold if one.reason is None]:
         one = strongest[0]
         answer += f" Over {one.n} rules it correlates most with {one.quantity}: "
-        answer += f"{signed(one.correlation, 2)} (p = {one.said_chance})."
+        equals = "" if one.said_chance.startswith("≤") else "= "
+        answer += f"{signed(one.correlation, 2)} (p {equals}{one.said_chance})."
     lacking = len(told) - len(known)
     decided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if one.interval.excludes_zero]
     undecided = [f"{one.label} ({_task(recipe)})" for recipe, one in known if not one.interval.excludes_zero]

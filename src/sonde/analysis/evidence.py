@@ -97,8 +97,13 @@ class Evidence:
         return self.described(self.rows_with(name))
 
     def described(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows beside the description of their run, which takes several times their memory."""
-        return rows.join(self.runs, on="run", how="inner", suffix="_of_run")
+        """Rows beside the description of their run.  What all runs have in common is not stored row by row."""
+        runs = self.runs
+        beside = {name: f"{name}_of_run" if name in rows.columns else name for name in runs.columns if name != "run"}
+        shared = [name for name in beside if runs[name].n_unique() == 1]
+        common = {beside[name]: pl.lit(runs[name][0], dtype=runs.schema[name]) for name in shared}
+        described = rows.join(runs.drop(shared), on="run", how="inner", suffix="_of_run").with_columns(**common)
+        return described.select(*rows.columns, *beside.values())
 
 
 class NoData(Exception):

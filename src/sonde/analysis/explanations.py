@@ -218,10 +218,11 @@ _SYNONYMS = {
     "guest": "plugin",
     **{_as_key(name): rule for name, rule in RULES_IN_FULL.items()},
     **ALIASES,
-    **{_as_key(metric.symbol): metric.name for metric in (*WATCHED.values(), *TRAINED.values()) if metric.symbol},
+    **{_as_key(one.label): one.name for one in (*WATCHED.values(), *TRAINED.values())},
+    **{_as_key(one.symbol): one.name for one in (*WATCHED.values(), *TRAINED.values()) if one.symbol},
     **{one.label.casefold(): one.name for one in DIAGNOSES.values() if one.label},
 }
-"""Other ways to ask for a name: rules in full, symbols of metrics, labels of questions."""
+"""Other ways to ask for a name: rules in full, symbols and labels of metrics, labels of questions."""
 
 _FORMER_NAMES = {one.former_name: one.name for one in DIAGNOSES.values() if one.former_name}
 """Former names of diagnoses; some of them are also names of metrics or words."""
@@ -256,8 +257,9 @@ def explanations(name: str, known: Iterable[Explanation] = EXPLANATIONS) -> list
     names = {_SYNONYMS.get(wanted, wanted), _FORMER_NAMES.get(wanted)}
     found = [text for text in known if text.name.casefold() in names]
     if not found:
-        every = {text.name for text in known} | {one.label.casefold() for one in DIAGNOSES.values() if one.label}
-        every |= {rule.casefold() for rule in RULES_IN_FULL}
+        labels = [metric.label for metric in (*WATCHED.values(), *TRAINED.values())]
+        labels += [one.label for one in DIAGNOSES.values() if one.label]
+        every = {text.name for text in known} | {label.casefold() for label in (*labels, *RULES_IN_FULL)}
         raise SondeError(f"nothing is named {name!r}: {nearest(name.casefold(), every, 'sonde explain')}")
     return sorted(found, key=lambda text: (text.name == _FORMER_NAMES.get(wanted), text.kind != "word"))
 

@@ -79,18 +79,15 @@ def expanded(products: Products, axes: int) -> Products:
     return products
 
 
-def contracted(
-    a: Products, b: Products, labels: str, sizes: dict[str, int], weights: dict[str, float] | None = None
-) -> Products:
+def contracted(a: Products, b: Products, labels: str, sizes: dict[str, int]) -> Products:
     """Products of `einsum(labels, x, y)` for independent x and y.
 
-    A contracted index of size n pairs n entries with themselves and n(n − 1) with others.  `weights` replaces n
-    where fewer entries are summed, as at the edges of a convolution.
+    A contracted index of size n pairs n entries with themselves and n(n − 1) with others.
     """
     inputs, out = labels.split("->")
     terms, operands = inputs.split(","), [a, b]
     for label in sorted({*inputs} - {*out, ","}):
-        n = (weights or {}).get(label, sizes[label])
+        n = sizes[label]
         terms.append(label)
         operands.append(np.array([n, n * max(n - 1, 0)]))
     return np.asarray(np.einsum(f"{','.join(terms)}->{out}", *operands))

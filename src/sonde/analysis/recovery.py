@@ -94,17 +94,12 @@ def _yardsticks(recipe: RecipeAudit, name: str) -> list[RuleAudit]:
 def _recovered(rule: RuleAudit, best: Sequence[RuleAudit], frozen: Sequence[RuleAudit]) -> Recovered:
     """The share of a rule.  A seed without one has the reason in `without`."""
     margin = best[0].margin.by_seed if len(best) == 1 else {}
-    why = (
-        "there is no backprop of this recipe"
-        if not best
-        else f"there are {len(best)} backprops of this recipe"
-        if len(best) > 1
-        else None
-    )
+    why = f"there are {len(best)} backprops of this recipe" if best else "there is no backprop of this recipe"
+    why = "backprop has no margin at this seed" if len(best) == 1 else why
     shares, without = {}, dict(rule.margin.without)
     for seed, points in rule.margin.by_seed.items():
         if seed not in margin:
-            without[seed] = why or "backprop has no margin at this seed"
+            without[seed] = why
         elif margin[seed] <= 0:
             without[seed] = "backprop is not above frozen blocks"
         else:

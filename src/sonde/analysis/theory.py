@@ -76,9 +76,7 @@ def independent_factor(residual: bool, alpha: float) -> float:
     return math.sqrt(1 + alpha**2) if residual else alpha
 
 
-def backward_norms(
-    residual: bool, alpha: float, depth: int, *, linear_output: bool = False, q0: float = INPUT_SECOND_MOMENT
-) -> list[float]:
+def backward_norms(residual: bool, alpha: float, depth: int, *, linear_output: bool = False) -> list[float]:
     """Root mean square over units of ∂ℓ/∂z_l, layers 1 … depth, of the identity's own loss ℓ = ½‖h_L − h_0‖².
 
     This gradient is not independent of the stream, for it contains h_L: a residual network gets more of it back than
@@ -92,7 +90,8 @@ def backward_norms(
 
     These are those of ReLU; a linear last layer has no mask, E z = 0 and E z² = 2α² q.
     """
-    up, s = _signals(residual, alpha, depth, q0, linear_output), float(residual)
+    q0, s = INPUT_SECOND_MOMENT, float(residual)
+    up = _signals(residual, alpha, depth, q0, linear_output)
     a, c, mean, square = 1.0, -1.0, 0.0, 0.0
     found: list[float] = []
     for layer in reversed(range(depth)):

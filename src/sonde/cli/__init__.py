@@ -36,6 +36,7 @@ from sonde.cli.report import figures_command, live_command, playground_command, 
 from sonde.cli.store import recompute_command, remove_command, show_command, verify_command
 from sonde.cli.train import bench_command, run_command, train_command
 from sonde.core.errors import SondeError, print_notice, printable
+from sonde.store import files
 
 _STOPPED = 128 + signal.SIGINT  # exit code
 _READER_GONE = (errno.EPIPE, errno.EBADF)
@@ -173,7 +174,7 @@ def _run(words: Sequence[str], debug: bool) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            said = error.format_message().rstrip(".")
+            said = error.format_message().replace("Value error, ", "").rstrip(".")
             command = error.ctx.command_path if error.ctx else "sonde"
             print_notice(f"{said}{' See' if said.endswith('?') else ': see'} `{command} --help`")
     except SondeError as error:
@@ -183,8 +184,6 @@ def _run(words: Sequence[str], debug: bool) -> int:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG or debug:
             raise
-        from sonde.store import files
-
         print_notice(files.explain_os_error(error, Path(error.filename)))
     return 2
 

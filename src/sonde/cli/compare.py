@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.options import Details, Json, Only, RunsFolder, complete_metric, print_left_out
-from sonde.core.formatting import Thresholds
+from sonde.core.errors import print_notice
+from sonde.core.formatting import Thresholds, listed, number
 
 if TYPE_CHECKING:
     from sonde.analysis.audit import Audit, RecipeAudit, RuleAudit, RunAudit
@@ -330,8 +331,7 @@ def _recovery_as_json(
 
 
 def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCorrelation]") -> None:
-    from sonde.cli.terminal import print_table, print_text
-    from sonde.core.formatting import number
+    from sonde.cli.terminal import plural, print_table, print_text
 
     sides = {"rule": "left", "n": "right", "of BP's margin": "right", "95 % interval": "left"}
     for title, rules in shares.items():
@@ -357,8 +357,9 @@ def _print_recovery(shares: "dict[str, list[Recovered]]", foretold: "list[RankCo
         "Intervals are Fieller's. "
         "± of one seed is the binomial standard error of the test set; seeds add to it. "
         "n: rules that have both values, each a mean over its runs; runs that differ only in their probes count once. "
-        f"Of the largest n, {most.n}, there are {most.rules} different rules in {most.recipes} recipes: values of one "
-        "rule are not independent. Rules are ranked and shuffled within their recipe. "
+        f"The largest n, {most.n}, covers {plural(most.rules, 'different rule')} and {plural(most.recipes, 'recipe')} "
+        "with two rules or more; values of one rule are not independent. Rules are ranked and shuffled within their "
+        "recipe. "
         "By chance: how often shuffled rules correlate as strongly, in either direction; ≤ where no shuffle did. "
         "Given ‖h_L‖: the partial rank correlation, given ‖h_L‖ ÷ init. "
         "A correlation over rules is no proof of a cause.",
@@ -399,7 +400,10 @@ def reproduce_command(
     from sonde.store.load import load
     from sonde.studies.claims import answers, read_claims
 
-    found = answers(read_claims(claims), load(runs))
+    absent = "://" not in str(runs) and not runs.exists()
+    if absent:
+        print_notice(f"{runs} does not exist, so no claim has a run")
+    found = answers(read_claims(claims), None if absent else load(runs))
     if json:
         print_json([_claim_as_json(one) for one in found])
     elif details:
@@ -410,7 +414,6 @@ def reproduce_command(
 
 def _print_claims(found: "list[Answer]") -> None:
     from sonde.cli.terminal import plural, print_table, print_text
-    from sonde.core.formatting import listed
     from sonde.studies.claims import CONFIDENCE, VERDICTS
 
     counts = Counter(one.verdict for one in found)

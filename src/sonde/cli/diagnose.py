@@ -9,6 +9,7 @@ import typer
 
 from sonde.cli.options import Details, Json, Quiet, RunsFolder, complete_run, print_left_out
 from sonde.core.errors import SondeError, print_notice
+from sonde.store import files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +101,11 @@ def check_command(
         raise SondeError(
             f"{make} gives no batch to check with: return (model, x, y, loss), or use --batch FILE.py:FUNCTION"
         )
-    found = check(model, *rest, inits=inits)
+    try:
+        found = check(model, *rest, inits=inits)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        raise SondeError(f"{make}: the model does not run on this batch ({why}); --debug shows where") from error
     known: dict[str, Any] = {"model": found.model, "loss": found.loss_value, "remarks": found.remarks}
     known |= {"findings": [finding.as_dict() for finding in found.findings]}
     known |= {"table": found.table.to_dicts(), "facts": found.facts}
@@ -134,7 +139,6 @@ def _save_and_print(
 
 def save_picture(out: Path, example: str, draw: "Callable[[], Figure]") -> None:
     """Draw a picture into the file of --out."""
-    from sonde.store import files
 
     if out.suffix not in (".png", ".pdf", ".svg"):
         raise SondeError(f"--out {out}: name a .png, .pdf or .svg file")
@@ -348,7 +352,6 @@ def _is_as_certain(findings: "Findings", level: str) -> bool:
 def _write_sarif(to: Path, found: "dict[str, Findings]") -> None:
     from sonde import __version__
     from sonde.analysis.diagnosis.finding import sarif
-    from sonde.store import files
 
     files.write(
         files.prepare_output_file(to, "--sarif", "findings.sarif"),

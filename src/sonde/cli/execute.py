@@ -15,7 +15,7 @@ from rich.table import Column
 from sonde.cli.terminal import console, plural, progress_bar
 from sonde.core.errors import print_notice
 from sonde.engine import Event, RunOutcome, choose
-from sonde.store.files import Place
+from sonde.store.files import Place, make_folder, remove_stale
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig
@@ -39,11 +39,9 @@ def execute(
     `study` names the study that asks for them, which each run records.  `options` are those of the engine, None where
     one was not given.  Exits with code 130 where the user stops it and with code 1 where every run failed.
     """
-    from sonde.core.atomic import remove_stale
-    from sonde.store import files
 
     run_all = choose(engine, options)
-    files.make_folder(runs)
+    make_folder(runs)
     if isinstance(runs, Path):
         remove_stale(runs)
     if engine == "local":  # on a cluster, the machines that train do this

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import Only, OutFolder, Quiet, RunsFolder, Seeds, Selection, Set, complete, seeds_of
-from sonde.core.errors import SondeError, unicode
+from sonde.core.errors import SondeError, pick, unicode
+from sonde.store import files
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,7 +58,6 @@ def export_command(
 
     Example: [bold]sonde export --layout parquet --only task=digits[/bold]
     """
-    from sonde.core.errors import pick
     from sonde.show.exporters import LAYOUTS
 
     pick({_PAPER: _PAPER, **LAYOUTS}, layout, "layout")
@@ -94,7 +94,6 @@ def _runs_of_study(runs: "Place", selection: Selection, quiet: bool) -> "Runs":
 def _write(stored: "Runs", layout: str, out: Path, quiet: bool) -> None:
     from sonde.cli.terminal import plural, progress_bar
     from sonde.show.exporters import LAYOUTS, writer
-    from sonde.store import files
     from sonde.store.listing import marked
 
     write, about = writer(layout), LAYOUTS[layout]
@@ -151,21 +150,20 @@ def _export_paper(runs: "Place", out: Path, selection: Selection, quiet: bool) -
     """Write the JSON files of one study or of all, and sonde.json, which records what their layout lacks."""
     import polars as pl
 
-    from sonde.core.atomic import remove_stale, set_aside
     from sonde.show.paper import json_file
-    from sonde.store import files
     from sonde.store.listing import marked
+    from sonde.store.schemas import checksum
 
     exported, left_out = _studies_in_layout(runs, selection)
     json_files = {path: file for one in exported for path, file in one.json_files.items()}
     described = pl.concat([one.runs for one in exported])
     names = [*json_files, json_file.RECORD_NAME]
     for name in names:
-        remove_stale(files.make_folder((out / name).parent))
-    with marked(out, "paper"), files.clear_errors(out), set_aside(*(out / name for name in names)) as aside:
+        files.remove_stale(files.make_folder((out / name).parent))
+    with marked(out, "paper"), files.clear_errors(out), files.set_aside(*(out / name for name in names)) as aside:
         digests = {}
         for at, (path, file) in zip(aside, json_files.items(), strict=False):  # one at a time: memory for one
-            digests[path] = json_file.content_digest(content := _json(file.content()))
+            digests[path] = checksum(content := _json(file.content())).sha256
             at.write_bytes(content)
         aside[-1].write_bytes(_json(json_file.record(out, json_files, digests, described)))
     if quiet:
@@ -180,7 +178,6 @@ def _export_paper(runs: "Place", out: Path, selection: Selection, quiet: bool) -
 def _studies_in_layout(runs: "Place", selection: Selection) -> tuple[list[_ExportedStudy], list[Mapping[str, str]]]:
     """The selected studies that the store has complete runs of, and the runs that each leaves out, with the reason."""
     from sonde.analysis.evidence import Evidence
-    from sonde.core.errors import pick
     from sonde.show.paper import WRITERS
     from sonde.store.folder import read_trained
     from sonde.studies.study import NoRuns, UnknownKey

@@ -6,6 +6,7 @@ covers the source code of Sonde.
 
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import DataRoot, Json, Quiet, complete_term
+from sonde.core.errors import SondeError, pick
+from sonde.store.files import cache_key, read_cached, write_cached
 
 if TYPE_CHECKING:
     from sonde.analysis.explanations import Explanation
@@ -39,8 +42,12 @@ def list_command(
         print_json(found[kind] if kind else found)
         return
     for name, entries in found.items():
-        rows = [[entry["name"], entry["about"]] for entry in entries]
-        print_table(name, {"name": "left", "about": "left"}, rows, wrapped="about")
+        studies: dict[tuple[str, str], list[str]] = {}  # of figures: several studies may draw one
+        for entry in entries:
+            studies.setdefault((entry["name"], entry["about"]), []).append(entry.get("study", ""))
+        rows = [[*shown, ", ".join(of)] if any(of) else [*shown] for shown, of in studies.items()]
+        headings = {"name": "left", "about": "left"} | ({"studies": "left"} if name == "figures" else {})
+        print_table(name, headings, rows, wrapped="about")
         if name != kinds[-1]:
             print_text()
 
@@ -60,8 +67,6 @@ def _first_paragraph(documented: object) -> str:
 def _cached(what: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `compute` returns, from the cache on disk where it is there."""
     import json
-
-    from sonde.core.atomic import cache_key, read_cached, write_cached
 
     key = cache_key(what, libraries=())
     if (known := read_cached("names", key)) is None:
@@ -145,7 +150,6 @@ def explain_command(
 
 def _explained() -> dict[str, Any]:
     """Every explanation, and the answers to every name, symbol and label as its table writes it."""
-    from dataclasses import asdict
 
     from sonde.analysis.explanations import every_key
 
@@ -162,7 +166,6 @@ def _known() -> "list[Explanation]":
 
 def _asked(name: str) -> list[tuple[dict[str, Any], str]]:
     """The explanations of a name, each as a dictionary and as text; raises where there is none."""
-    from dataclasses import asdict
 
     from sonde.analysis.explanations import explanations
 
@@ -182,7 +185,6 @@ def fetch_command(
     Example: [bold]sonde data fetch cifar10[/bold]
     """
     from sonde.cli.terminal import progress_bar
-    from sonde.core.errors import SondeError, pick
     from sonde.store.datasets import DATASETS, data_folder, fetch_archive
 
     dataset, root = pick(DATASETS, name, "data set"), data_folder(data_root)
@@ -212,7 +214,6 @@ def path_command(
     Example: [bold]sonde data path[/bold]
     """
     from sonde.cli.terminal import print_json
-    from sonde.core.errors import pick
     from sonde.store.datasets import DATASETS, FORMS, Absent, data_folder
 
     root = data_folder(data_root)
@@ -237,7 +238,6 @@ def path_command(
 
 def _unpacked(dataset: "Dataset", root: Path) -> Path | None:
     """The folder of the official files, if they are unpacked; other forms do not replace the archive."""
-    from sonde.core.errors import SondeError
 
     try:
         source = dataset.find(root)

@@ -122,7 +122,7 @@ FigureLayout = Annotated[
     Literal["study", "paper"],
     typer.Option(
         "--layout",
-        help="How files are named. study: residual/training_loss. paper: plots/training_loss, drawn with weights × 1.",
+        help="How files are named. study: residual/NAME. paper: plots/NAME, drawn with weights × 1.",
     ),
 ]
 DataRoot = Annotated[

@@ -7,8 +7,10 @@ import atexit
 import os
 import re
 import secrets
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,11 +28,13 @@ from sonde.cli.options import (
     complete,
     seeds_of,
 )
-from sonde.core.errors import SondeError, print_notice, unicode
+from sonde.core.errors import SondeError, pick, print_notice, unicode
+from sonde.store import files
 from sonde.store.files import place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from sonde.show.figures import Evidence, Layout
     from sonde.show.figures.render import DrawnFigures
@@ -59,9 +63,7 @@ def report_command(
 
     Example: [bold]sonde report --out report.html[/bold]
     """
-    from sonde.cli.terminal import plural, print_text, progress_bar
     from sonde.show.report import make_report, read_for_report
-    from sonde.store import files
     from sonde.store.run import without_machines
 
     files.prepare_output_file(out, "--out", "report.html")
@@ -71,16 +73,15 @@ def report_command(
     source = unicode(str(runs))
     if not with_provenance:
         stored, source = without_machines(stored), unicode(runs.name) if isinstance(runs, Path) else source
-    silent = quiet or not figures
-    with (
-        nullcontext(lambda done, total: None) if silent else progress_bar("drawing figures", quiet=False) as on_progress
-    ):
+    with nullcontext(lambda done, total: None) if quiet or not figures else _bar() as on_progress:
         found, drawn, page = make_report(
             stored, source=source, title=title, figures=figures, on_progress=on_progress, reader=reader
         )
     files.write(out, page)
     if quiet:
         return
+    from sonde.cli.terminal import plural, print_text
+
     for known in drawn.values():
         for name, why in known.skipped.items():
             print_notice(f"not drawn: {name} ({why})")
@@ -93,16 +94,19 @@ def report_command(
     _print_answers(shown, out)
 
 
+def _bar() -> "AbstractContextManager[Callable[[int, int], None]]":
+    from sonde.cli.terminal import progress_bar  # imports rich, which a quiet report does not need
+
+    return progress_bar("drawing figures", quiet=False)
+
+
 def _print_answers(sections: "Sequence[Section]", out: Path) -> None:
     """Print the answer of each study that the page has, and how sure it is."""
     from sonde.analysis.conclusions import Conclusion
     from sonde.cli.terminal import print_conclusion
 
     for section in sections:
-        from sonde.studies import STUDIES  # imports torch, which a report of watched runs does not need
-
-        if section.study in STUDIES:
-            found = STUDIES[section.study].conclusion(section.findings)
+        if found := section.conclusion:
             print_conclusion(Conclusion(answer=f"{section.study}: {found.answer}", sure=found.sure))
     print_conclusion(Conclusion(answer=f"Next: open {out} in a browser."))
 
@@ -130,7 +134,6 @@ def figures_command(
 
     Example: [bold]sonde figures residual --out figures[/bold]
     """
-    from sonde.core.errors import pick
     from sonde.show.figures import figures_of
     from sonde.studies import STUDIES
 
@@ -258,8 +261,6 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
     waiting = "" if runs.is_dir() else ", which is not there yet"
     print_notice(f"following {runs}{waiting}; Ctrl-C ends the page, not the runs")
 
-    from threading import Thread
-
     Thread(target=server.serve_forever, daemon=True).start()
 
     from sonde.show.live import Feed
@@ -272,7 +273,6 @@ def _serve(server: "Server", runs: Path, *, open_: bool) -> None:
 
 def _open_in_browser(url: str) -> None:
     """Open the page through a file that only this user can read, so that the browser's command line has no token."""
-    import tempfile
     import webbrowser
 
     number, name = tempfile.mkstemp(prefix="sonde-live-", suffix=".html")
@@ -293,7 +293,6 @@ def playground_command(
     Example: [bold]sonde playground --out playground.html[/bold]
     """
     from sonde.show.playground import render_playground
-    from sonde.store import files
 
     page = render_playground().encode()
     files.write(files.prepare_output_file(out, "--out", "playground.html"), page)

@@ -3,13 +3,14 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sonde.cli.options import DataRoot, Json, RunsFolder, complete_choice, complete_run
-from sonde.core.errors import SondeError, print_notice
+from sonde.core.errors import SondeError, one_line, print_notice
 
 if TYPE_CHECKING:
     from sonde.analysis.recompute import MetricComparison, Recomputation
@@ -142,10 +143,8 @@ def verify_command(runs: RunsFolder = Path("runs"), json: Json = False) -> None:
 
     Example: [bold]sonde verify --runs runs[/bold]
     """
-    from dataclasses import asdict
 
     from sonde.cli.terminal import plural, print_json
-    from sonde.core.errors import one_line
     from sonde.store.load import verify
 
     found = verify(runs)

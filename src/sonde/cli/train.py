@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from sonde.cli import options
+from sonde.cli.names import print_studies
+from sonde.cli.report import draw_figures, folder_of
+from sonde.cli.store import print_runs, runs_as_json
 from sonde.core.errors import SondeError, pick, print_notice, unicode
+from sonde.core.formatting import Thresholds
+from sonde.store import files
 
 if TYPE_CHECKING:
     from sonde.analysis.conclusions import Conclusion
@@ -64,9 +69,7 @@ def run_command(
         warm_up()
 
     from sonde.cli.execute import execute, exit_code
-    from sonde.cli.report import draw_figures, folder_of
     from sonde.cli.terminal import print_conclusion, print_json
-    from sonde.store import files
     from sonde.store.load import load
     from sonde.studies import STUDIES
     from sonde.studies.study import NoRuns, gather
@@ -141,10 +144,9 @@ def _announce(study: str, scale: str, *, changed: bool, whole: bool) -> None:
 
 
 def _list_studies() -> NoReturn:
-    from sonde.cli.names import print_studies
 
     print_studies()
-    raise SondeError("name a study, for example `sonde run residual`: four small networks, half a minute")
+    raise SondeError("name a study, for example `sonde run residual`, which takes about a minute")
 
 
 def _conclusion(
@@ -166,7 +168,6 @@ def _conclusion(
 
 def _print_findings(label: str, findings: "list[StudyFinding]") -> None:
     from sonde.cli.terminal import print_table, print_text
-    from sonde.core.formatting import Thresholds
 
     tabled = [finding.shown for finding in findings if finding.shown]
     texts = ("network", "variant", "rule")
@@ -235,7 +236,6 @@ def train_command(
         warm_up()
 
     from sonde.cli.execute import execute, exit_code
-    from sonde.cli.store import print_runs, runs_as_json
     from sonde.cli.terminal import print_json
     from sonde.config import complete_and_load_plugins
     from sonde.store.load import load_some
@@ -285,8 +285,6 @@ def bench_command(
     import_benchmark()
 
     from sonde.cli.terminal import print_json, print_table, progress_bar
-    from sonde.core.errors import pick
-    from sonde.store import files
     from sonde.training.session import one_thread
     from sonde_bench import BENCHES, Options
     from sonde_bench import table as results

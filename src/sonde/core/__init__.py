@@ -1,4 +1,4 @@
-"""What every other room uses: errors, validation, run ids, random generators, seed statistics, formatting, safe files.
+"""What every other room uses: errors, validation, run ids, random generators, seed statistics, formatting.
 
 Modules here import nothing of Sonde outside this package, and most of them no torch.
 
@@ -12,6 +12,4 @@ under the same options says `version = 2`, which enters the JSON.
 
 Random numbers.  A seed gives named generators (`init`, `order`, …), so that adding one never shifts another.  What a
 network draws from PyTorch's global generators belongs to the run too.
-
-Files.  Everything is written aside and renamed: a file that has its name is whole, after a power failure too.
 """

@@ -68,7 +68,8 @@ def nearest(name: str, known: Iterable[str], listed_by: str | None = None) -> st
     names = sorted(known)
     same = [known for known in names if known.casefold() == name.casefold()]
     begun = [known for known in names if len(name) > 3 and known.casefold().startswith(name.casefold())][:3]
-    close = same or begun or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    ends = [known for known in names if known.rpartition(".")[2] == name]  # L for model.L
+    close = same or ends or begun or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hints = [f"did you mean {' or '.join(repr(near) for near in close)}?"] if close else []
     if listed_by is not None:
         hints.append(f"`{listed_by}` lists all names")

@@ -35,6 +35,9 @@ FAILED_REDUCTION = 10.0
 LEARNED_REDUCTION = 50.0
 """Per cent: a loss that fell by as much, and to half the loss of the trivial answer, has been learned."""
 
+HARDLY = 5.0
+"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
+
 LEAST_ERROR = 0.05
 """Per cent: a smaller standard error rounds to 0.0."""
 
@@ -54,9 +57,9 @@ def number(value: float, digits: int = 2) -> str:
         return "−∞" if value < 0 else "∞"
     if value != 0 and not 1e-3 <= abs(value) < 1e4:
         mantissa, exponent = f"{_decimal(value):.{digits - 1}e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
+        return f"{mantissa.replace('-', '−')}e{int(exponent)}"
     magnitude = math.floor(math.log10(abs(value))) if value else 0
-    text = f"{_decimal(value):.{max(0, digits - 1 - magnitude)}f}"
+    text = f"{_decimal(value):.{max(0, digits - 1 - magnitude)}f}".replace("-", "−")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -159,6 +162,11 @@ def listed(values: Iterable[object], most: int | None = None, *, last: str = " a
     if most is not None and len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return last.join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def sentence_case(text: str) -> str:
+    """The text with a capital first letter; a Greek one stays, as in µPC."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def number_range(numbers: Sequence[int]) -> str:
@@ -299,6 +307,8 @@ class Thresholds:
         for name, value in asdict(self).items():
             if not math.isfinite(value):
                 raise SondeError(f"audit threshold {name} = {value}: choose a finite number")
+            if value < 0:
+                raise SondeError(f"audit threshold {name} = {value}: choose a number that is not negative")
         if not 0 < self.confidence < 1:
             raise SondeError(f"audit threshold confidence = {self.confidence}: choose one between 0 and 1")
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sonde.core.atomic import ASIDE, aside_mark, remove_stale
 from sonde.core.errors import SondeError, pick
+from sonde.store.files import ASIDE, aside_mark, remove_stale
 
 if TYPE_CHECKING:
     from sonde.config import RunConfig

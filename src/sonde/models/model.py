@@ -121,5 +121,5 @@ def model_from_function(name: str, make: Callable[..., nn.Module]) -> type[Plugi
 def to_network(module: nn.Module) -> Network:
     """Turn a module that a model built into the chain of units that rules and probes need."""
     if not isinstance(module, nn.Module):
-        raise SondeError(f"a model makes a torch.nn.Module, not a {type(module).__name__}")
+        raise SondeError(f"a model makes a torch.nn.Module, not {type(module).__name__}")
     return chain(module) if isinstance(module, nn.Sequential) else Network.of(module)

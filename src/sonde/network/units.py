@@ -1,12 +1,17 @@
 """The units of a module: which submodules they are, and what they are called with while a chain runs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
+import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
 
 from sonde.core.errors import SondeError, nearest
 
@@ -160,3 +165,59 @@ def _detached(value: Any) -> Any:
     if isinstance(value, tuple | list) and not hasattr(value, "_replace"):
         return type(value)(map(_detached, value))
     return value
+
+
+# ── products by oneDNN ──────────────────────────────────────────────────────────────────────────────
+SMALLEST_PRODUCT = 1 << 22  # multiplications: below, a call takes longer than what it saves
+
+
+class ProductsByOneDNN(TorchFunctionMode):
+    """Inside, large linear maps of float32 run by oneDNN: about half the time on AMD, and other last bits than MKL's.
+
+    For values that are measured, not for training: results differ by rounding in float32.  Weights get no gradients.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.available = has_onednn()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and self.available and not kwargs and len(args) > 1 and _suits_onednn(*args):
+            with suppress(RuntimeError):  # inside vmap, or of shapes that do not fit: PyTorch's product says so
+                return _LinearByOneDNN.apply(*args[:2], *args[2:] or [None])  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
+def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether this is a large product in float32 on the CPU whose weights need no gradient."""
+    weights = [weight] if bias is None else [weight, bias]
+    trained = torch.is_grad_enabled() and any(w.requires_grad for w in weights)
+    single = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (x, *weights))
+    return single and not trained and x.numel() * len(weight) >= SMALLEST_PRODUCT
+
+
+class _LinearByOneDNN(torch.autograd.Function):
+    """x Wᵀ + b, and g W for its input.  W is copied where a stack of replicas has it transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.weight = weight
+        return onednn_linear(x.contiguous(), weight.contiguous(), bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return onednn_linear(g.contiguous(), ctx.weight.T.contiguous(), None), None, None
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b by oneDNN."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+@cache
+def has_onednn() -> bool:
+    """Whether this PyTorch has `onednn_linear`."""
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and hasattr(torch.ops.mkldnn, "_linear_pointwise")

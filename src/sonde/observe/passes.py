@@ -152,10 +152,11 @@ class Passes:
         """A pass of the whole model is a new one; a call of a part belongs to the last, if that is still open."""
         last = self._passes[-1] if self._passes else None
         if watched.is_root or last is None or last.backward is not None:
+            dropped = self._costly and last is not None and last.backward is not None and self._are_cleared()
             self._pool_done()
             del self._passes[: max(0, len(self._passes) - _KEPT + 1)]
             self._begun += 1
-            last = Pass(self.step, self._begun, costly=self._costly and not self._passes and not self._pooled)
+            last = Pass(self.step, self._begun, costly=self._costly and (dropped or not (self._passes or self._pooled)))
             self._passes.append(last)
         self._current = last
         attention.add_listener(self.record_attention)
@@ -361,13 +362,18 @@ class Passes:
         if known.backward == self._task:
             return
         self._task = known.backward
-        skipped = self._skipped_before()
-        if not skipped and any(parameter.grad is not None for parameter in self._model.parameters):
+        if not self._skipped_before() and not self._are_cleared():
             return
         self._reached = [one for one in self._reached if one.backward == known.backward]
         self._passes = [one for one in self._passes if one.backward in (None, known.backward)]
         self._losses = [one for one in self._losses if one.backward in (None, known.backward)]
         self._pooled = {}
+
+    def _are_cleared(self) -> bool:
+        """Whether no parameter has a gradient.  In the first step, when no GradScaler was seen yet, zeros are none."""
+        grads = [parameter.grad for parameter in self._model.parameters if parameter.grad is not None]
+        first = self.step == 0 and all(type(grad) is Tensor and reductions.readable(grad) is None for grad in grads)
+        return not grads or (first and not any(bool(grad.any()) for grad in grads))
 
     def record_recomputed(self, watched: WatchedModule, output: Any) -> None:
         """A module is called again in a backward pass (checkpointing), and its gradient may come only now."""

@@ -62,7 +62,7 @@ class Recorder:
         self._loss = None if loss is None else weakref.ref(loss)
         self._updates = Updates(model, optimisers, scaler)
         self._passes = Passes(model, self.give_up, self._updates.skipped_before)
-        self._shards = Shards(model, every, self._note_ranks)
+        self._shards = Shards(model, every, lambda pooled: self.add_facts({"ranks": pooled}))
         self._ring = Ring(active=bool(optimisers))
         self._steps_alone = not optimisers  # a step ends with the next forward pass after a backward pass
 
@@ -91,11 +91,12 @@ class Recorder:
     def _start_step(self) -> None:
         """Attach hooks if the step that begins is a watched one; remove them otherwise."""
         dense = self._spikes.is_dense(self.step)
+        self._passes.backward_seen = False
+        if not (dense or self._watched or self.step == self._next or self._updates.several):
+            return
         watched, before = self.step == self._next or dense, self._watched
         self._watched = watched
-        if watched or before or self._updates.several:
-            self._updates.start()
-        self._passes.backward_seen = False
+        self._updates.start()
         if before and (not watched or self.step == 1):  # after step 0 it is known which modules are watched
             self._passes.stop_listening()
             self._hooks.detach()
@@ -424,10 +425,6 @@ class Recorder:
     def facts(self) -> dict[str, Any]:
         """What was recorded once."""
         return self._writer.facts
-
-    def _note_ranks(self, pooled: int) -> None:
-        """The processes have agreed how many of them are pooled."""
-        self._writer.add_facts({"ranks": pooled})
 
     def add_facts(self, more: dict[str, Any]) -> None:
         """Add facts to those that the run stores."""

@@ -245,7 +245,7 @@ def watch(
     machine and the arguments of the program, which may hold secrets, too.  Keep what is returned in a variable:
     watching ends when it is closed, collected, or the same model is watched again.
     """
-    _check(model, every)
+    _check(model, loss, every)
     known = [_inner(optimizer) for optimizer in optimizers]
     watched = WatchedModel(model, layers)
     _check_optimisers(watched, type(model).__name__, known)
@@ -314,11 +314,13 @@ def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
     return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
 
 
-def _check(model: Any, every: Any) -> None:
+def _check(model: Any, loss: Any, every: Any) -> None:
     if not isinstance(model, nn.Module):
         raise SondeError(f"watch(model, …): expected a torch.nn.Module, got {type(model).__name__}")
     if next(model.parameters(), None) is None:
         raise SondeError(f"{type(model).__name__} has no parameters: there is nothing to watch")
+    if loss is not None and not callable(loss):
+        raise SondeError(f"loss={loss!r}: expected a loss module or a function of (output, y)")
     if not isinstance(every, int) or every < 1:
         raise SondeError(f"every={every!r}: expected a whole number of steps, 1 or more")
 
@@ -327,6 +329,12 @@ def _inner(optimizer: Any) -> torch.optim.Optimizer:
     """The optimiser that a wrapper (of Accelerate, for one) calls."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
+    if isinstance(optimizer, nn.Module):
+        raise SondeError(
+            f"watch(model, *optimizers): {type(optimizer).__name__} is a module; if it is the loss, pass loss="
+        )
+    if isinstance(optimizer, list | tuple):
+        raise SondeError("watch(model, *optimizers): give several optimisers one by one, watch(model, first, second)")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SondeError(
             f"watch(model, *optimizers): {type(optimizer).__name__} is not a torch.optim.Optimizer; leave it out, and "

@@ -252,9 +252,8 @@ def _frozen(kind: type[Any]) -> type[Any]:
     if "__dataclass_params__" in vars(kind):
         if not vars(kind)["__dataclass_params__"].frozen:
             raise SondeError(
-                f"{kind.__name__} is mutable, so its options may change after the run has its id: "
-                f"write @dataclass(frozen=True, kw_only=True) "
-                "above it"
+                f"{kind.__name__} is mutable, so its options may change after the run has its id: write "
+                "@dataclass(frozen=True, kw_only=True) above it"
             )
         return kind
     if "__init__" in vars(kind):

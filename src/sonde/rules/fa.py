@@ -28,8 +28,8 @@ class FeedbackAlignment(LocalRule):
     a_L = g_L,  a_l = a_{l+1} B_lᵀ,  B_l ~ N(0, 1/d).  B_l replaces the whole Jacobian of block l, so φ′ of the layers
     inside it is not used.  `level: layer` is the form of the paper: a fixed matrix V replaces every weight
     matrix W of the blocks in the backward pass.  V is normal, with the size of W's initial entries; φ′, skip
-    connections and normalisation stay.  With the same matrices on a stack of ReLU layers, the cosine between the two
-    falls from .66 to .07 with depth.
+    connections and normalisation stay.  On a stack of ReLU layers the credits of the two forms differ, even with the
+    same matrices.
     B_l acts on each token by itself.  For maps it mixes channels, in the same way at every position, and blocks must
     keep the shape; `level: layer` has no such limit.
     Not as in the paper: credit is divided by its batch RMS (`credit_scale`), and the default is one matrix per block.
@@ -105,7 +105,10 @@ class Followers(BackwardMatrices):
     def follow(self, gradients: Matrix) -> None:
         """Set the gradient of V to that of W; the optimiser updates both."""
         for name, v in self.matrices.items():
-            v.grad = gradients[name].clone() if name in gradients else None
+            if v.grad is not None and name in gradients:
+                v.grad.copy_(gradients[name])
+            else:
+                v.grad = gradients[name].clone() if name in gradients else None
 
     def check(self, weights: Matrix) -> None:
         """Refuse an optimiser that updates W but not V.  The compared values do not affect training."""

@@ -1,7 +1,7 @@
 """A store in a program or a notebook: rows, a frame, comparisons, the audit, diagnoses, figures, a report."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -273,20 +273,20 @@ def described_watched(stored: Runs) -> list[dict[str, Any]]:
 def watched_columns(stored: Runs) -> list[Column]:
     """Every column of the table of watched runs."""
     watched = described_watched(stored)
-    models = (run["label"] if run["label"] == run["model"] else f"{run['label']} ({run['model']})" for run in watched)
-    states = (run["state"] if run["message"] is None else f"{run['state']}: {run['message']}" for run in watched)
-    table: list[tuple[str, str, Iterable[str], int]] = [
-        ("id", "left", (run["id"] for run in watched), 0),
-        ("model", "left", models, 3),
-        ("parameters", "right", (f"{run['parameters']:,}" for run in watched), 8),
-        ("modules", "right", (str(run["modules"]) for run in watched), 9),
-        ("step", "right", ("–" if run["step"] is None else str(run["step"]) for run in watched), 1),
-        ("state", "left", states, 2),
-        ("loss", "right", (last_value(run["metrics"]["loss"]) for run in watched), 0),
+    models = [run["label"] if run["label"] == run["model"] else f"{run['label']} ({run['model']})" for run in watched]
+    states = [run["state"] if run["message"] is None else f"{run['state']}: {run['message']}" for run in watched]
+    table = [
+        Column("id", "left", [run["id"] for run in watched]),
+        Column("model", "left", models, drop=3),
+        Column("parameters", "right", [f"{run['parameters']:,}" for run in watched], drop=8),
+        Column("modules", "right", [str(run["modules"]) for run in watched], drop=9),
+        Column("step", "right", ["–" if run["step"] is None else str(run["step"]) for run in watched], drop=1),
+        Column("state", "left", states, drop=2),
+        Column("loss", "right", [last_value(run["metrics"]["loss"]) for run in watched]),
     ]
     if any(run["nonfinite"] for run in watched):
-        table.append(("not finite", "left", (run["nonfinite"] or "" for run in watched), 1))
-    return [Column(heading, side, list(cells), drop) for heading, side, cells, drop in table]
+        table.append(Column("not finite", "left", [run["nonfinite"] or "" for run in watched], drop=1))
+    return table
 
 
 def load(

@@ -1,9 +1,10 @@
 """The run store: one folder per run, on disk or below a URL; a reader never sees half a state.
 
 A folder has `run.json` (configuration and facts), the rows as Parquet, the weights as safetensors, and `manifest.json`,
-which names the files of the current state with their checksums.  Files are written aside and renamed; the rename of the
-manifest makes an epoch visible.  Nothing is pickled.  Below a URL (fsspec) a put replaces the rename: contents first,
-the manifest last; passing failures are tried again, and a lock is a lease.
+which names the files of the current state with their checksums.  Files are written aside and renamed: a file that has
+its name is whole, after a power failure too, and the rename of the manifest makes an epoch visible.  Nothing is
+pickled.  Below a URL (fsspec) a put replaces the rename: contents first, the manifest last; passing failures are tried
+again, and a lock is a lease.
 
 Reading.  A store may come from anybody.  Every file is compared with its checksum, an id must be that of its
 configuration, sizes are bounded from headers before anything is decoded, no symbolic link is followed and no code is

@@ -26,12 +26,11 @@ from typing import Any, TypeVar
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import config_digest, run_id
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Place, is_sealed, refuse_rows, seal
+from sonde.store.files import ASIDE, JSON_BYTES, Place, is_sealed, refuse_rows, seal
 from sonde.store.parquet import read_table
 from sonde.store.schemas import ENDED, WATCHED_KIND, Checksum, Manifest, Trained, Watched, checksum, validate_as
 

@@ -34,13 +34,12 @@ from typing import Any, NamedTuple
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.core.atomic import remove_stale, user_cache
 from sonde.core.errors import SondeError
 from sonde.core.run_ids import run_id
 from sonde.metrics import family_of
 from sonde.metrics.rows import SCHEMA, empty
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Allowance, Place, is_sealed, seal
+from sonde.store.files import JSON_BYTES, Allowance, Place, is_sealed, remove_stale, seal, user_cache
 from sonde.store.folder import as_tree, refuse_other_recipe
 from sonde.store.parquet import read_parquet, refuse_odd_values
 from sonde.store.readings import NO_ROWS, HeavyFamilies, RowQuery, RowSlice, row_slices

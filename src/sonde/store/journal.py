@@ -32,11 +32,10 @@ from typing import Any
 import polars as pl
 from pydantic_core import from_json
 
-from sonde.core.atomic import sync_folder
 from sonde.core.errors import SondeError, tell
 from sonde.metrics.rows import WATCHED
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Allowance, Place, refuse_rows
+from sonde.store.files import JSON_BYTES, Allowance, Place, refuse_rows, sync_folder
 from sonde.store.folder import (
     Damaged,
     begin_run,

@@ -8,11 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sonde.core.atomic import ASIDE, aside_mark, remove_stale, sync_folder
 from sonde.core.errors import SondeError, nearest
 from sonde.core.formatting import listed
 from sonde.store import files
-from sonde.store.files import Place, place
+from sonde.store.files import ASIDE, Place, aside_mark, place, remove_stale, sync_folder
 from sonde.store.folder import clean_up, is_left_over, manifest_bytes, read_content, read_manifest
 from sonde.store.lock import Held, hold, run_status
 from sonde.store.remote import Remote, stamp

@@ -11,12 +11,11 @@ from typing import TypeVar
 
 import polars as pl
 
-from sonde.core.atomic import ASIDE
 from sonde.core.errors import SondeError, tell
 from sonde.core.formatting import listed
 from sonde.metrics.rows import named
 from sonde.store import files
-from sonde.store.files import Allowance, Place, place
+from sonde.store.files import ASIDE, Allowance, Place, place
 from sonde.store.folder import Damaged, how_to_restore, read_manifest, read_visible, run_exists
 from sonde.store.index import (
     INDEX_FOLDER,

@@ -28,10 +28,9 @@ from typing import Any, Literal
 import filelock
 from pydantic_core import from_json
 
-from sonde.core.atomic import is_alive
 from sonde.core.errors import SondeError
 from sonde.store import files
-from sonde.store.files import JSON_BYTES, Place
+from sonde.store.files import JSON_BYTES, Place, is_alive
 from sonde.store.remote import Remote
 from sonde.store.schemas import Manifest
 

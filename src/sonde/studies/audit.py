@@ -17,7 +17,7 @@ from sonde.analysis.audit_text import audit_columns, audit_rows, sentence, short
 from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds
 from sonde.analysis.evidence import Evidence
 from sonde.config import RunConfig
-from sonde.core.formatting import STREAM_GREW, accuracy, listed, number, signed
+from sonde.core.formatting import HARDLY, STREAM_GREW, Thresholds, accuracy, listed, number, signed
 from sonde.metrics import TRAINED
 from sonde.models import Model, ResidualMLP, StudentNet, VitMini
 from sonde.rules import Backprop, CreditBridge, DirectFeedback, FeedbackAlignment, Frozen, Rule, StateBridge
@@ -166,9 +166,6 @@ def _audit_findings(gathered: Gathered) -> list[StudyFinding]:
     return [*found, *prediction_against_rank(accuracies(gathered.evidence))]
 
 
-HARDLY = 5.0  # points of BP over frozen blocks below which depth hardly matters
-
-
 def _audit_conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
     """Which rules train depth, and what the audit says of each."""
     own = {finding.numbers["rule"]: finding.numbers for finding in findings if finding.shown}
@@ -179,10 +176,13 @@ def _audit_conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
         del known["points over frozen"]
     found = rules_conclusion(findings, known)
     bp = own.get("bp", {}).get("points_over_frozen", math.nan)
-    if not depth:
-        return replace(found, answer=_helped(task, list(own.values())))
-    said = f" On {task} BP gains only {number(bp)} points." if 0 < bp < HARDLY else ""
-    return replace(found, answer=found.answer + said)
+    gain = f"only {number(bp)} points" if bp > 0 else "nothing"
+    said = f" On {task} BP gains {gain}." if bp < HARDLY else ""
+    if depth:
+        return replace(found, answer=found.answer + said)
+    decides = f" The {100 * Thresholds().confidence:g} % interval decides, corrected for the number of rules."
+    sure = found.sure + decides * any(len(finding.seeds) > 1 for finding in findings if finding.shown)
+    return replace(found, answer=_helped(task, list(own.values())) + said, sure=sure)
 
 
 def _helped(task: str, own: Sequence[Mapping[str, Any]]) -> str:
@@ -206,7 +206,9 @@ def _cifar10_conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
         f"On {task}, {best.numbers['rule_label']} is the most accurate ({best.cell(TRAINED['test_acc'].label)}) and "
         f"{last.numbers['rule_label']} the least ({last.cell(TRAINED['test_acc'].label)})."
     )
-    return replace(found, answer=f"{found.answer} {order}".strip())
+    depth = any("shares" in finding.numbers for finding in findings)
+    lacking = "" if depth else " Runs with frozen blocks would show whether the trained blocks contribute."
+    return replace(found, answer=f"{found.answer} {order}".strip(), sure=found.sure + lacking)
 
 
 AUDIT_STUDY = _study(
@@ -321,7 +323,7 @@ def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
     """Whose stream grows; then which rules train depth."""
     own = [finding for finding in findings if finding.shown]
     grown = [finding for finding in own if finding.numbers["stream_change"] > STREAM_GREW]
-    names = [f"{one.numbers['network']}, {one.numbers['rule_label']} ({one.numbers['task']})" for one in grown]
+    names = [f"{one.numbers['rule_label']} with {one.numbers['network']} on {one.numbers['task']}" for one in grown]
     answer = f"‖h_L‖ grows more than {STREAM_GREW:g}× in {len(grown)} of {len(own)} networks and rules"
     answer += f": {listed(names, MOST_NAMES)}." if grown else "."
     depth = next((finding.numbers for finding in findings if "shares" in finding.numbers), None)

@@ -223,10 +223,10 @@ def _check_against_recipe(claim: Claim, config: RunConfig) -> None:
         raise SondeError(f"{claim.metric} has one value for the whole network: leave layer out")
 
 
-def answers(claims: Iterable[Claim], stored: Runs) -> list[Answer]:
+def answers(claims: Iterable[Claim], stored: Runs | None) -> list[Answer]:
     """Each claim beside the complete runs of the store that have its recipe, whatever their seed."""
     by_recipe: dict[str, list[Run]] = {}
-    for run in stored.runs:
+    for run in stored.runs if stored else ():
         if run.manifest.state == "complete":
             by_recipe.setdefault(run.recipe, []).append(run)
     return [_answer(claim, by_recipe) for claim in claims]

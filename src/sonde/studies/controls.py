@@ -426,11 +426,13 @@ def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
     """What the values change, then every setting."""
     headline, *settings = findings
     headings = list(settings[0].shown) if settings else []
+    n = [len(setting.seeds) for setting in settings]
+    compared = "; the means are compared" if max(n, default=0) > 1 else ", so there is no interval"
     return Conclusion(
         answer=headline.sentence,
         columns={heading: "left" if heading == "rule" else "right" for heading in headings},
         rows=[list(setting.shown.values()) for setting in settings],
-        sure=f"{n_seeds(len(setting.seeds) for setting in settings)} for each setting; the means are compared.",
+        sure=f"{n_seeds(n)} for each setting{compared}.",
     )
 
 

@@ -11,7 +11,7 @@ from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
 from sonde.analysis.recovery import Accuracy, error_by_test_set, share_of_margin
 from sonde.config import Optimiser, Probing, RunConfig
 from sonde.core.formatting import accuracy, listed, percent, said_share
-from sonde.core.seed_statistics import Interval, paired, summarise, t_interval
+from sonde.core.seed_statistics import Interval, paired, ratio_interval, summarise
 from sonde.metrics.rows import Reading
 from sonde.models import Model, ResidualMLP
 from sonde.rules import Backprop, Frozen, Rule
@@ -132,7 +132,7 @@ def share_of_rule(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings)
     if len(around) == 1:
         (seed,) = gained.keys() & margin.keys()
         error = error_by_test_set(*(Accuracy(value=side[seed].value, samples=side[seed].samples) for side in sides))
-    return Share(summarise(around).mean, error, t_interval(around), len(around))
+    return Share(summarise(around).mean, error, ratio_interval(gained, margin), len(around))
 
 
 def named_shares(shares: Mapping[str, Share]) -> str:
@@ -254,5 +254,6 @@ def rules_conclusion(findings: Sequence[StudyFinding], cells: Mapping[str, str])
         for rule in order
     ]
     n = [len(finding.seeds) for finding in own.values()]
-    answer, sure = (depth_answer(depth), depth_sureness(depth)) if depth else ("", f"{n_seeds(n)} for each rule.")
+    seeds = f"{n_seeds(n)} for each rule{', so nothing is decided' * (max(n) < 2)}."
+    answer, sure = (depth_answer(depth), depth_sureness(depth)) if depth else ("", seeds)
     return Conclusion(answer=answer, columns=columns, rows=rows, sure=sure)

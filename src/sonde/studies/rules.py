@@ -9,16 +9,16 @@ from typing import Any
 import polars as pl
 import torch
 
-from sonde.analysis.conclusions import MOST_NAMES, Conclusion, sureness
+from sonde.analysis.conclusions import MOST_NAMES, Conclusion, n_seeds, sureness
 from sonde.config import RunConfig, name_of
 from sonde.config.stored import has_plugin, read
-from sonde.core.atomic import cache_key, read_cached, write_cached
 from sonde.core.errors import SondeError
 from sonde.core.formatting import accuracy, listed, number, said_share
 from sonde.core.generators import generator
 from sonde.metrics import TRAINED
 from sonde.models import ConvNet, Model, ResidualMLP
 from sonde.rules import RULES, CreditBridge, FeedbackAlignment, Rule, StateBridge
+from sonde.store.files import cache_key, read_cached, write_cached
 from sonde.store.readings import Readings
 from sonde.studies.recipes import (
     DEPTH_PROBES,
@@ -145,7 +145,8 @@ def _finding(network: pl.DataFrame, runs: pl.DataFrame, readings: Readings, cost
         TRAINED["test_acc"].label: reached,
         "of BP's margin": "–" if what["rule"] in ("bp", "frozen") else recovered,
         "credit cosine, h_0 …": " ".join(
-            "–" if math.isnan(one["mean"]) else f"{one['mean']:.2f}{own_n(one, runs.height)}" for one in by_layer
+            "–" if math.isnan(one["mean"]) else f"{one['mean']:z.2f}{own_n(one, runs.height)}".replace("-", "−")
+            for one in by_layer
         ),
         "arithmetic ÷ BP": number(arithmetic),
         f"{'processor' if counted else 'wall'} time ÷ BP": number(time),
@@ -220,6 +221,14 @@ def _conclusion(findings: Sequence[StudyFinding]) -> Conclusion:
     rules = [one for one in own if one.numbers["share"] is not None and one.numbers["rule"] not in ("bp", "frozen")]
     networks = list(dict.fromkeys(one.numbers["network"] for one in own))
     task = own[0].numbers["task"]
+    if not rules:
+        shown = {"network": "left", "rule": "left", TRAINED["test_acc"].label: "right"}
+        return Conclusion(
+            answer=f"On {task}, no rule is compared: that needs its runs beside runs of BP and of frozen blocks.",
+            columns=shown,
+            rows=[[one.shown[heading] for heading in shown] for one in own],
+            sure=f"{n_seeds([one.numbers['n'] for one in own])}.",
+        )
     answers = []
     for name in networks:
         of = [one for one in rules if one.numbers["network"] == name]

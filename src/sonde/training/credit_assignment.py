@@ -165,7 +165,7 @@ def _check_credit_at(rule: Rule, facts: Facts) -> None:
 _STEPS = 10  # the mean over them is taken, because some rules vary from step to step
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations of matrix products and convolutions that run inside, forward and backward."""
 
     total: int = 0
@@ -182,7 +182,7 @@ def count_operations(net: Network, rule: Rule, x: Tensor) -> int:
     """Operations of the matrix products and convolutions of one training step on x, without the optimiser."""
     assignment = CreditAssignment(copy.deepcopy(net), rule, sample=x)
     y = torch.zeros(len(x), dtype=torch.int64)
-    counter: Any = _Counter()  # type: ignore[no-untyped-call]
+    counter: Any = OperationCounter()  # type: ignore[no-untyped-call]
     with counter:
         for _ in range(_STEPS):
             assignment.backward(x, y)

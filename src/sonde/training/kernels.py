@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sonde.core.errors import SondeError
 from sonde.core.validated import Optimiser, PluginOptimiser
 from sonde.network import Network
+from sonde.network.units import SMALLEST_PRODUCT, has_onednn, onednn_linear
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
@@ -251,14 +252,14 @@ _STACKED: dict[type[nn.Module], type[StackedLinear] | type[StackedLayerNorm]] = 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(g, x, out) → gᵀ x, in `out`."""
 
-_SMALLEST = 1 << 22  # multiplications: below, a call takes longer than what it saves
 _SCALES = (1.0, 1e-20)  # of the numbers that are compared: squares of the second are denormal
 _TRIES = 3
 
 
 def faster_product(samples: int, outputs: int, inputs: int, like: Tensor) -> Product:
     """The product for tensors of this shape, in the type and on the device of `like`."""
-    suited = like.dtype == torch.float32 and like.device.type == "cpu" and samples * outputs * inputs >= _SMALLEST
+    large = samples * outputs * inputs >= SMALLEST_PRODUCT
+    suited = large and like.dtype == torch.float32 and like.device.type == "cpu"
     return _compared(samples, outputs, inputs, torch.get_num_threads()) if suited else by_mm
 
 
@@ -271,14 +272,13 @@ def by_onednn(g_No: Tensor, x_Ni: Tensor, out_oi: Tensor) -> Tensor:
     """The same by oneDNN, which has no `out`; it is slow for tensors that are not contiguous, so MKL gets these."""
     if not (g_No.is_contiguous() and x_Ni.is_contiguous()):
         return by_mm(g_No, x_Ni, out_oi)
-    return out_oi.copy_(torch.ops.mkldnn._linear_pointwise(g_No.T, x_Ni.T, None, "none", [], ""))
+    return out_oi.copy_(onednn_linear(g_No.T, x_Ni.T, None))
 
 
 @cache
 def _compared(samples: int, outputs: int, inputs: int, threads: int) -> Product:
     """oneDNN's product where it exists, gives the same bits and is faster; else `by_mm`."""
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not has_onednn():
         return by_mm
     rng = torch.Generator().manual_seed(0)
     g_No, x_Ni = (torch.randn(samples, width, generator=rng) for width in (outputs, inputs))

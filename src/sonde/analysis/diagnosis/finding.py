@@ -184,12 +184,15 @@ class Diagnosis:
         shown = next((finding for sign in self.signs if (finding := sign(s)) is not None), None)
         if shown is None:
             return None
-        gains = [gain for fit in self.fits if (gain := s.gain(fit)) is not None]
-        if self.of_degree and s.learned and shown.level == "likely" and max(gains, default=0.0) < HELPS:
-            shown = replace(shown, level="note")
         epoch = s.epochs.get(shown.step) if shown.epoch is None else shown.epoch
         types = tuple(dict.fromkeys(s.types[name] for name in shown.modules if name in s.types))
-        return replace(shown, name=self.name, epoch=epoch, gain=max(gains, default=None), types=types)
+        return self._with_gain(replace(shown, name=self.name, epoch=epoch, types=types), s)
+
+    def _with_gain(self, shown: Finding, s: RunEvidence) -> Finding:
+        """The finding with what its remedy gained on a copy, and the level that this leaves."""
+        gain = max((gain for fit in self.fits if (gain := s.gain(fit)) is not None), default=None)
+        needless = self.of_degree and shown.level == "likely" and s.learned and (gain or 0.0) < HELPS
+        return replace(shown, gain=gain, level="note" if needless else shown.level)
 
 
 def found(

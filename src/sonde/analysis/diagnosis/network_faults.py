@@ -145,8 +145,8 @@ NETWORK_FAULTS = (
         signs=(_samples_as_places,),
         short="A recurrent or attention module reads the samples of a batch as places of a sequence.",
         measured=(
-            "A module with batch_first=False gets an input whose first axis is that of the samples, the model has one "
-            "answer per sample."
+            "A module with batch_first=False gets an input whose first axis is that of the samples, and the model has "
+            "one answer per sample."
         ),
         why="Each sample is one place: its own sequence is not read, and answers depend on the other samples.",
         remedy="Make the module with batch_first=True, or transpose its input: x.transpose(0, 1).",
@@ -174,7 +174,7 @@ NETWORK_FAULTS = (
             f"Inputs of normalisation layers of one shape grow {INPUT_GREW:g}-fold from the first to the last, or over "
             "the steps."
         ),
-        why="Early blocks are drowned in the sum, and what later blocks add no longer matters.",
+        why="A few blocks make up almost all of the sum; what the others add hardly changes it.",
         remedy="Scale the last layer of each branch by 1/√(number of blocks), the same for every block.",
         reference=(
             "De & Smith (2020), Batch normalization biases residual blocks towards the identity function, "

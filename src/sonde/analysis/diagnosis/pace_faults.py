@@ -127,8 +127,7 @@ def _hardly_moved(s: RunEvidence) -> Finding | None:
     """All steps together move the weights by little."""
     begun = share_fresh(s.parameters) > 0.5 or is_tiny(s.parameters)  # fine-tuning may take small steps
     still_falls = _is_short(s) and (s.fell or 0.0) > 0.01
-    unmoved = s.moved is not None and s.moved < NEARLY_UNMOVED
-    if s.learned or not (begun and unmoved) or still_falls or not flows(s):
+    if s.learned or not (begun and s.is_unmoved) or still_falls or not flows(s):
         return None
     said = f"All {s.steps} steps together move weights by {number(s.moved or 0.0)} of their norm."
     return found("likely", said)
@@ -178,11 +177,11 @@ def _clipped(s: RunEvidence) -> Finding | None:
     kinds = {one["type"] for one in s.facts.get("optimisers", [])}
     if kinds != {"SGD"} or len(norms) < EARLY or max(norms) > (1 + _SAME) * min(norms):
         return None
-    if not _may_be_slow(s) or s.moved is None or s.moved >= NEARLY_UNMOVED:
+    if not _may_be_slow(s) or not s.is_unmoved:
         return None
     said = (
         f"The gradient of all weights has the norm {number(norms[-1])} in each of {len(norms)} watched steps, as if "
-        f"clipped to it; all steps together move weights by {number(s.moved)} of their norm."
+        f"clipped to it; all steps together move weights by {number(s.moved or 0.0)} of their norm."
     )
     return found(
         "likely", said, advice="Clip the norm of the gradient at a value that most steps do not reach, such as 1."
@@ -360,7 +359,8 @@ PACE_FAULTS = (
             f"A tenth of the rate, or a hundredth, comes {HELPS:g} of the way further in fifty steps on one batch. "
             f"Without a batch the run failed, and a step changes weights by more than {100 * LARGE_STEP:g} % of their "
             f"norm or the loss grows {LOSS_GREW:g}-fold; or the first steps change weights by more than "
-            f"{OUTRAGEOUS:g} times their norm ({3 * OUTRAGEOUS:g} times, if it learned)."
+            f"{OUTRAGEOUS:g} times their norm ({3 * OUTRAGEOUS:g} times, if it learned). Or, if nothing else is found, "
+            f"all steps of a run that failed move weights by {_FAR:g} times their norm, the first by {USUAL_STEP:g}."
         ),
         why="Steps beyond twice the inverse curvature overshoot, and each makes the loss larger.",
         remedy="Divide the learning rate by ten, or warm it up over the first steps.",
@@ -413,9 +413,10 @@ PACE_FAULTS = (
         consequences=frozenset({"not_learning"}),
         short="Steps far too small to get anywhere in the steps given.",
         measured=(
-            "The run failed, and fifty steps on one batch at ten or a hundred times the rate learn "
-            f"what the rate itself does not, or all steps together move weights by less than {NEARLY_UNMOVED:g} of "
-            f"their norm; never where they moved by more than {FAR_MOVED:g} of it."
+            "The run failed, weights moved by no more than "
+            f"{FAR_MOVED:g} of their norm, and fifty steps on one batch at ten or a hundred times the rate learn what "
+            "the rate itself does not. Or the run did not learn, and all steps together move freshly drawn weights by "
+            f"less than {NEARLY_UNMOVED:g} of their norm."
         ),
         why="The weights end nearly where they began.",
         remedy="Multiply the learning rate by ten until the loss stops falling faster.",

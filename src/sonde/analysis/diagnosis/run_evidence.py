@@ -298,10 +298,10 @@ class RunEvidence(RunRecord):
         known = self.facts.get("targets") or []
         spread, size = (known[0].get(key) for key in ("std", "rms")) if len(known) == 1 else (None, None)
         out = self.at("out_rms", "(model)")
-        if not self.is_distance or "MseLoss" in self.loss_ops or not spread or None in (size, out, self.last_loss):
+        if not self.is_distance or "MseLoss" in self.loss_ops or not spread or size is None or out is None:
             return False
         is_mean = self.losses.get(0, math.inf) <= 1.1 * (size + out)
-        return is_mean and (self.last_loss or 0.0) > 2 * max(spread, spread * spread / 2)
+        return bool(is_mean and (self.last_loss or 0.0) > 2 * max(spread, spread * spread / 2))
 
     def _second_half_is_below(self, chance: float, uncertain: float) -> bool:
         """Whether the second half of the run is better than a constant answer: by little, but by more than its noise.

@@ -284,6 +284,11 @@ class RunRecord:
         known = [statistics.fmean(steps.values()) for steps in self.update_ratios if steps]
         return statistics.median(known) * self.steps if known else None
 
+    @property
+    def is_unmoved(self) -> bool:
+        """Whether all steps together hardly moved the weights."""
+        return self.moved is not None and self.moved < NEARLY_UNMOVED
+
     @cached_property
     def broke(self) -> int | None:
         """The first step in which something was not finite."""

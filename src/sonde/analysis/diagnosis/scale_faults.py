@@ -8,13 +8,7 @@ from typing import Any
 from sonde.analysis.diagnosis.finding import LEVELS, Diagnosis, Finding, found
 from sonde.analysis.diagnosis.network_faults import ONE_HOT_AT_START, sharp_attention
 from sonde.analysis.diagnosis.run_evidence import DONE, POLICY_OPS, RunEvidence
-from sonde.analysis.diagnosis.run_record import (
-    BINARY_LOSSES,
-    CLASS_LOSSES,
-    LINEAR_OPS,
-    NEARLY_UNMOVED,
-    WEIGHTED_KINDS,
-)
+from sonde.analysis.diagnosis.run_record import BINARY_LOSSES, CLASS_LOSSES, LINEAR_OPS, WEIGHTED_KINDS
 from sonde.core.formatting import number
 
 LARGE_RMS = 10.0  # RMS of inputs or targets; a mean relative to its spread
@@ -70,7 +64,7 @@ def _all_alike(s: RunEvidence) -> Finding | None:
 def _shut_from_the_start(s: RunEvidence) -> Finding | None:
     """Biases that keep the units of a layer at zero for every input in step 0."""
     order = [m["name"] for m in s.leaves]
-    for name, steps in s.series("dead_share").items() if s.failed else ():
+    for name, steps in s.series("dead_share").items() if s.failed and order else ():
         place = order.index(name) if name in order else 0
         below = order[place - 1]
         bias, size = _start_of_bias(s, below), s.at("out_rms", below)
@@ -142,7 +136,7 @@ def _first_loss_far_off(s: RunEvidence) -> Finding | None:
     spread = [p["name"] for p in s.parameters if (gain(p) or 0.0) > LARGE_GAIN]
     if s.audited is not None or not chance or first is None or first < _FAR_LOSS * chance or not spread:
         return None
-    if any(_is_off(one["rms"], *_offset_and_spreads(one)) for one in _inputs(s)):  # which explain it as well
+    if _has_inputs_off(s):  # which explain it as well
         return None
     said = f"The first loss is {number(first)}, that of a constant answer {number(chance)}."
     mild = s.learned and first < _OUTRAGEOUS_LOSS * chance
@@ -222,6 +216,10 @@ def _large_inputs(s: RunEvidence) -> Finding | None:
     return None
 
 
+def _has_inputs_off(s: RunEvidence) -> bool:
+    return any(_is_off(one["rms"], *_offset_and_spreads(one)) for one in _inputs(s))
+
+
 def _is_off(rms: float, offset: float, unlike: float) -> bool:
     return rms > LARGE_RMS or (offset > LARGE_RMS and rms > OFFSET_RMS) or unlike > UNLIKE_SPREADS
 
@@ -247,8 +245,8 @@ def _far_targets(s: RunEvidence) -> Finding | None:
     """From rows: a first loss that is much larger than the first outputs shows large targets."""
     last = s.leaves[-1]["name"] if s.leaves else ""
     size, loss = s.at("out_rms", "(model)") or s.at("out_rms", last), s.losses.get(0, 0.0)
-    still = s.moved is not None and s.moved < NEARLY_UNMOVED  # then the rate is reason enough
-    if s.targets or s.trials is not None or still or not (s.failed and _is_of_numbers(s) and size):
+    told = s.targets or s.trials is not None or s.is_unmoved  # then the rate is reason enough
+    if told or not (s.failed and _is_of_numbers(s) and size):
         return None
     apart = math.sqrt(max(loss, 0.0)) if s.loss_ops & {"MseLoss", "Pow"} else loss
     if apart <= LARGE_RMS or size > apart / 3:

@@ -56,6 +56,10 @@ def _moves(before: Sequence[float]) -> float:
     return max(MOVED * max(before), USUAL * statistics.median(before), FAR)
 
 
+def _by_themselves(before: Sequence[float]) -> float:
+    return max(BY_ITSELF * statistics.median(before), FAR)
+
+
 def _loss_limit(before: Sequence[float]) -> float:
     """The largest loss that the noise between batches explains.
 
@@ -88,14 +92,30 @@ class _Spike:
 
     @cached_property
     def step(self) -> int | None:
-        """The first step whose loss is above its band; else the one from which on losses are higher on average."""
+        """The first step whose loss is above its band.
+
+        Else the one in which it left the band of the watch, if a few parameters had just moved by themselves; else the
+        one from which on losses are higher on average.
+        """
         least = SMALL * abs(self.s.first_loss or 0.0)
         for step, value in self.losses.items():
             before = [known for at, known in self.losses.items() if at < step and math.isfinite(known)]
             recent = before[-_RECENT:]
             if len(recent) >= _FEWEST and value > max(_loss_limit(recent), statistics.median(recent) + least):
                 return step
-        return self._shift(least)
+        return self.about if self._moved_by_themselves() else self._shift(least)
+
+    def _moved_by_themselves(self) -> bool:
+        """Whether a few parameters moved far more than before, just as the loss left the band of the watch.
+
+        The band of logarithms is wider, and is for a loss without such a cause.
+        """
+        before = [value for step, value in self.losses.items() if step < self.about and math.isfinite(value)]
+        recent = before[-_RECENT:]
+        if len(recent) < _FEWEST or not self.losses.get(self.about, 0.0) > LEAVES * statistics.median(recent):
+            return False
+        moved = self.first(self.moves, _by_themselves, self.about)
+        return moved.step is not None and moved.step >= self.about - 1 and moved.share < _ALONE
 
     def _shift(self, least: float) -> int | None:
         """The step before and after which mean losses differ most, if by 6 deviations of their noise."""
@@ -164,7 +184,7 @@ class _Spike:
         before = self.first(self.moves, _moves, (self.step or 0) - 1)
         if before.step is not None:
             return before
-        return self.first(self.moves, lambda values: max(BY_ITSELF * statistics.median(values), FAR), self.step or 0)
+        return self.first(self.moves, _by_themselves, self.step or 0)
 
     @cached_property
     def woken(self) -> "_First":
@@ -261,7 +281,7 @@ def _rate(x: _Spike) -> Finding | None:
 def _stale_moment(x: _Spike) -> Finding | None:
     """Gradients return to a parameter that had small ones, and Adam's step is long."""
     woken = x.woken.step
-    both = [name for name in x.woken.names if name in x.moved.names]
+    both = [name for name in _woken_alone(x) if name in x.moved.names]
     if woken is None or not both or not _woken_just_before(x, woken):
         return None
     name = max(both, key=lambda one: x.gradients[one][woken])
@@ -275,11 +295,22 @@ def _stale_moment(x: _Spike) -> Finding | None:
     return found("likely", said, modules=_owners(x.s, both), step=woken, advice=advice)
 
 
+def _woken_alone(x: _Spike) -> list[str]:
+    """Parameters whose gradient jumped, relative to before, ten times as far as that of the others in the same step."""
+    step = x.woken.step or 0
+    grown = {}
+    for name, known in x.gradients.items():
+        before = [value for at, value in known.items() if at < step]
+        if before and step in known:
+            grown[name] = known[step] / max(before) if max(before) > 0 else math.inf
+    least = WOKE * max(1.0, statistics.median(grown.values())) if grown else math.inf
+    return [name for name in x.woken.names if grown.get(name, 0.0) >= least]
+
+
 def _woken_just_before(x: _Spike, woken: int) -> bool:
-    """Whether a few parameters under Adam got gradients and moved in one step, shortly before the spike."""
+    """Whether parameters under Adam got gradients and moved in one step, shortly before the spike."""
     adam = any("Adam" in one["type"] for one in x.s.facts.get("optimisers", []))
-    few = x.woken.share < _ALONE and x.moved.step == woken
-    return adam and few and x.step is not None and 0 < x.step - woken <= _LEAD
+    return adam and x.moved.step == woken and x.step is not None and 0 < x.step - woken <= _LEAD
 
 
 def _attention(x: _Spike) -> Finding | None:
@@ -383,7 +414,10 @@ def _tallest(s: RunEvidence) -> _Spike | None:
         _Spike(s=s, about=one["step"], world=one.get("world", 1), until=one.get("until") or one["step"] + _AFTER)
         for one in s.facts.get("spikes", [])
     ]
-    return max((one for one in known if one.step is not None), key=lambda one: one.height, default=None)
+    found = [one for one in known if one.step is not None]
+    tallest = max(found, key=lambda one: one.height, default=None)
+    same = [one for one in found if tallest is not None and one.step == tallest.step]
+    return min(same, key=lambda one: abs(one.about - (one.step or 0)), default=None)  # it has most of the steps before
 
 
 def _spike_around(s: RunEvidence) -> Finding | None:
@@ -421,12 +455,7 @@ def _jumps(s: RunEvidence) -> Finding | None:
     for place in range(JUMP_WINDOW, len(losses)):
         before = statistics.median(value for _, value in losses[place - JUMP_WINDOW : place])
         step, value = losses[place]
-        if (
-            before > 0
-            and value > JUMP * before
-            and (s.last_loss or 0.0) < value / 2
-            and value > 0.1 * abs(losses[0][1])
-        ):
+        if before > 0 and value > max(JUMP * before, 2 * (s.last_loss or 0.0), 0.1 * abs(losses[0][1])):
             units = "steps" if s.audited is None else "epochs"
             said = f"In {s.when(step)} the loss is {number(value)}, "
             said += f"the median of the {JUMP_WINDOW} {units} before it {number(before)}."
@@ -445,12 +474,14 @@ SPIKES = (
         measured=(
             f"A loss more than {LEAVES:g} times the median of the steps before it. It also exceeds the median by 6 "
             f"deviations of noise, in logarithms, and by {SMALL:g} of the first loss. Losses that stay so much higher "
-            "on average count, too. The finding names the kind: overflow, learning rate, Adam's second moment, "
-            "attention logits, router, weights of a module, another rank, or batch. A loss that returns at once, or is "
-            f"the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It exceeds the median "
-            f"by {OF_FIRST:g} of the first loss. A cross-entropy exceeds it by half of log(first loss / median), too: "
-            "so much do wrong answers to half of a batch cost. If only losses are known, it is a loss "
-            f"{JUMP:g} times the median of the {JUMP_WINDOW} steps before it, as a note."
+            "on average count, too, and losses that are high in the step in which a few parameters moved "
+            f"{BY_ITSELF:g} times as far as before. The finding names the kind: overflow, learning rate, Adam's second "
+            "moment, attention logits, router, weights of a module, another rank, or batch. A loss that returns at "
+            f"once, or is the last one, or of a run that learned, is at least {OF_BATCH:g} times the median. It "
+            f"exceeds the median by {OF_FIRST:g} of the first loss. A cross-entropy also exceeds it by half of "
+            "log(first loss / median): so much do wrong answers to half of a batch cost. If it stays and targets have "
+            f"changed for good, it is a note. If only losses are known, it is a loss {JUMP:g} times the median of the "
+            f"{JUMP_WINDOW} steps before it: a note, unless what was learned is lost."
         ),
         why="A spike undoes some of what was learned, and may announce a run that diverges.",
         remedy="Clip the norm of the gradient, or lower the rate.",

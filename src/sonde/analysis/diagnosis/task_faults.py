@@ -1,8 +1,9 @@
 """Faults of the task: targets, loss and output that do not fit each other."""
 
 import math
+from collections.abc import Callable
 
-from sonde.analysis.diagnosis.finding import Diagnosis, Finding, found
+from sonde.analysis.diagnosis.finding import Diagnosis, Finding, Sign, found
 from sonde.analysis.diagnosis.flow_symptoms import flows
 from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, POLICY_OPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
@@ -11,7 +12,6 @@ from sonde.analysis.diagnosis.run_record import (
     DISTANCE_LOSSES,
     EARLY,
     LINEAR_OPS,
-    NEARLY_UNMOVED,
     SHAPE_OPS,
 )
 from sonde.core.formatting import number
@@ -115,33 +115,27 @@ def _squared_on_classes(s: RunEvidence) -> Finding | None:
 
 
 def _below_zero(s: RunEvidence) -> Finding | None:
-    """From rows: a cross-entropy far below zero has the wrong sign, or gets no log-probabilities."""
-    ops, asked = s.loss_ops, s.trial("loss", "pushes_away") is not None
-    if asked or not ops & (CLASS_LOSSES | BINARY_LOSSES) or (s.last_loss or 0.0) > BELOW_ZERO:
-        return None
-    raw = "NllLoss" in ops and not ops & {"LogSoftmax", "Log"} and s.facts.get("output_op") not in ("LogSoftmax", "Log")
-    why = "it takes raw scores for log-probabilities" if raw else "its sign is wrong"
-    return found("certain", f"A cross-entropy ends at {number(s.last_loss or 0.0)}: {why}.")
-
-
-def _negative_distance(s: RunEvidence) -> Finding | None:
-    """From rows: a mean distance below zero has the wrong sign."""
+    """From rows: a cross-entropy far below zero has the wrong sign, or gets no log-probabilities; a mean distance below
+    zero has the wrong sign.
+    """
     ops, last = s.loss_ops, s.last_loss or 0.0
-    if last >= 0 or not ops & DISTANCE_LOSSES or ops - DISTANCE_LOSSES - SHAPE_OPS - {"Neg", "Mul"}:
-        return None
-    return found("certain", f"A distance ends at {number(last)}: its sign is wrong.")
+    if ops & (CLASS_LOSSES | BINARY_LOSSES) and last <= BELOW_ZERO and s.trial("loss", "pushes_away") is None:
+        logs = {"LogSoftmax", "Log"}
+        raw = "NllLoss" in ops and not logs & {*ops, s.facts.get("output_op")}
+        why = "it takes raw scores for log-probabilities" if raw else "its sign is wrong"
+        return found("certain", f"A cross-entropy ends at {number(last)}: {why}.")
+    if last < 0 and ops & DISTANCE_LOSSES and not ops - DISTANCE_LOSSES - SHAPE_OPS - {"Neg", "Mul"}:
+        return found("certain", f"A distance ends at {number(last)}: its sign is wrong.")
+    return None
 
 
 def _runs_away(s: RunEvidence) -> Finding | None:
     """From rows: a loss that falls far below zero while linear outputs grow without end."""
     sizes = s.series("out_rms").get("(model)", {})
     first, last = s.first_loss or 0.0, s.last_loss or 0.0
-    if (
-        s.trials is not None
-        or s.model_calls > 1
-        or s.loss_ops & {*POLICY_OPS, *LINEAR_OPS}
-        or -last <= AWAY * abs(first)
-    ):
+    if s.trials is not None or s.model_calls > 1 or s.loss_ops & {*POLICY_OPS, *LINEAR_OPS}:
+        return None
+    if -last <= AWAY * abs(first):
         return None
     if _last_operation(s) not in LINEAR_OPS or len(sizes) < 2 or sizes[max(sizes)] < 10 * sizes[min(sizes)]:
         return None
@@ -194,18 +188,34 @@ def _out_of_bounds(s: RunEvidence) -> Finding | None:
     return found("likely" if s.learned else "certain", said, modules=_last_activation(s))
 
 
-def _softmax_over_samples(s: RunEvidence) -> Finding | None:
-    if not s.trial("output", "sums_over_batch"):
-        return None
-    said = "The softmax runs over the samples of the batch, not over the outputs of a sample."
-    return found("certain", said, modules=_last_activation(s))
+def _of_activation(level: str, said: str, shows: Callable[[RunEvidence], object]) -> Sign:
+    """A sign of the last activation, said in one sentence."""
+    return lambda s: found(level, said, modules=_last_activation(s)) if shows(s) else None
 
 
-def _softmax_over_one(s: RunEvidence) -> Finding | None:
-    shape = s.facts.get("output_shape") or []
-    if _last_operation(s) != "Softmax" or not shape or shape[-1] != 1:
-        return None
-    return found("certain", "A softmax over one unit is 1 whatever it is given.", modules=_last_activation(s))
+_SOFTMAX_OVER_SAMPLES = _of_activation(
+    "certain",
+    "The softmax runs over the samples of the batch, not over the outputs of a sample.",
+    lambda s: s.trial("output", "sums_over_batch"),
+)
+_SOFTMAX_OVER_ONE = _of_activation(
+    "certain",
+    "A softmax over one unit is 1 whatever it is given.",
+    lambda s: _last_operation(s) == "Softmax" and (s.facts.get("output_shape") or [0])[-1] == 1,
+)
+_COMPETING_LABELS = _of_activation(
+    "likely",
+    "A softmax makes the outputs of a sample compete, and the loss scores each by itself.",
+    lambda s: _last_operation(s) == "Softmax" and "BinaryCrossEntropy" in s.loss_ops and s.failed and s.trials is None,
+)
+_SCORES_END_IN_RELU = _of_activation(
+    "likely",
+    "Class scores end in ReLU: a class below zero gets no gradient.",
+    lambda s: (
+        _last_operation(s) in ("Relu", "Threshold")
+        and (s.loss_ops & {"LogSoftmax", "NllLoss"} or s.trial("targets", "kind") in ("classes", "one-hot"))
+    ),
+)
 
 
 def _activated_twice(s: RunEvidence) -> Finding | None:
@@ -231,26 +241,6 @@ def _operation_before(s: RunEvidence, own: str) -> str:
     return known[place] if place < len(known) else ""
 
 
-def _competing_labels(s: RunEvidence) -> Finding | None:
-    if (
-        _last_operation(s) != "Softmax"
-        or "BinaryCrossEntropy" not in s.loss_ops
-        or not s.failed
-        or s.trials is not None
-    ):
-        return None
-    said = "A softmax makes the outputs of a sample compete, and the loss scores each by itself."
-    return found("likely", said, modules=_last_activation(s))
-
-
-def _scores_end_in_relu(s: RunEvidence) -> Finding | None:
-    of_classes = s.loss_ops & {"LogSoftmax", "NllLoss"} or s.trial("targets", "kind") in ("classes", "one-hot")
-    if _last_operation(s) not in ("Relu", "Threshold") or not of_classes:
-        return None
-    said = "Class scores end in ReLU: a class below zero gets no gradient."
-    return found("likely", said, modules=_last_activation(s))
-
-
 def _all_the_same(s: RunEvidence) -> Finding | None:
     """Targets that are all equal, in the batch and in all steps that were seen."""
     targets = s.targets
@@ -274,40 +264,36 @@ def _memorised(s: RunEvidence) -> float | None:
     alone = max((known for known in (s.fit("1"), s.fit("10")) if known is not None), default=None)
     if alone is None or alone <= MEMORISED or s.score is None or s.score >= FAILED or s.steps < FEWEST_STEPS:
         return None
-    return None if abs(s.fell or 0.0) >= STAYS or _hardly_moved(s) else alone
+    return None if abs(s.fell or 0.0) >= STAYS or s.is_unmoved else alone
 
 
-def _hardly_moved(s: RunEvidence) -> bool:
-    return s.moved is not None and s.moved < NEARLY_UNMOVED
-
-
-def _unrelated_classes(s: RunEvidence) -> Finding | None:
-    """Classes that nearest inputs do not share, in a run that learns nothing although it could."""
-    near, could = s.of_pairs("nearest"), _could(s)
-    if near is None or could is None or _kind(s) not in ("classes", "one-hot", "binary"):
+def _unrelated(s: RunEvidence) -> Finding | None:
+    """Targets that inputs do not tell of, in a run that learns nothing although it could."""
+    told, said = _relation(s)
+    could = None if told else _could(s)
+    if could is None:
         return None
-    noise = 2 * (max(near["by_chance"], 0.25) / near["n"]) ** 0.5
-    if max(near["agree"], near.get("line", 0.0)) >= near["by_chance"] + noise:
-        return None
-    said = (
-        f"Nearest inputs share a label in {number(100 * near['agree'])} % of cases, any two in "
-        f"{number(100 * near['by_chance'])} %."
-    )
-    return found("likely", could, said, is_rest=True)
+    advice = ASK_A_BATCH if told is None and s.trials is None else ""
+    return found("likely", could, said, advice=advice, is_rest=True)
 
 
-def _unrelated_numbers(s: RunEvidence) -> Finding | None:
-    """Numeric targets that neither the nearest input nor a linear fit predicts, in such a run."""
-    near, could = s.of_pairs("relation") or {}, _could(s)
-    if "n" not in near or could is None or _kind(s) != "real":
-        return None
-    if max(near["nearest"], near["line"]) >= 2 / near["n"] ** 0.5:
-        return None
-    said = (
-        f"Targets of nearest inputs correlate by {number(near['nearest'])}, and a line through the others predicts a "
-        f"target with a correlation of {number(near['line'])} (n = {near['n']})."
-    )
-    return found("likely", could, said, is_rest=True)
+def _relation(s: RunEvidence) -> tuple[bool | None, str]:
+    """Whether inputs tell of their targets, and a sentence that they do not; None where they cannot be compared."""
+    classes, numbers, kind = s.of_pairs("nearest") or {}, s.of_pairs("relation") or {}, _kind(s)
+    if classes and kind in ("classes", "one-hot", "binary"):
+        agree, chance = classes["agree"], classes["by_chance"]
+        noise = 2 * (max(chance, 0.25) / classes["n"]) ** 0.5
+        said = f"Nearest inputs share a label in {number(100 * agree)} % of cases, any two in {number(100 * chance)} %."
+        return max(agree, classes.get("line", 0.0)) >= chance + noise, said
+    if "n" in numbers and kind == "real":
+        near, line = numbers["nearest"], numbers["line"]
+        said = (
+            f"Targets of nearest inputs correlate by {number(near)}, and a line through the others predicts a target "
+            f"with a correlation of {number(line)} (n = {numbers['n']})."
+        )
+        return max(near, line) >= 2 / numbers["n"] ** 0.5, said
+    compared = "n" in (classes or numbers) or kind == "none"
+    return True if compared else None, "What is learned from one batch does not help with the next."
 
 
 def _kind(s: RunEvidence) -> str | None:
@@ -346,15 +332,6 @@ def _moved_for_nothing(s: RunEvidence) -> str | None:
 
 def _moved_far(s: RunEvidence) -> bool:
     return (s.moved or 0.0) >= FAR_MOVED and (s.step_size or 0.0) < USUAL_STEP
-
-
-def _memorised_alone(s: RunEvidence) -> Finding | None:
-    """Targets that one batch memorises and the run does not learn, where inputs cannot be compared with each other."""
-    could = _could(s)
-    if could is None or "n" in (s.of_pairs("nearest") or s.of_pairs("relation") or {}) or _kind(s) == "none":
-        return None
-    said = "What is learned from one batch does not help with the next."
-    return found("likely", could, said, advice=ASK_A_BATCH if s.trials is None else "", is_rest=True)
 
 
 def _one_class_a_batch(s: RunEvidence) -> Finding | None:
@@ -437,11 +414,11 @@ TASK_FAULTS = (
         signs=(
             _out_of_reach,
             _out_of_bounds,
-            _softmax_over_samples,
-            _softmax_over_one,
+            _SOFTMAX_OVER_SAMPLES,
+            _SOFTMAX_OVER_ONE,
             _activated_twice,
-            _competing_labels,
-            _scores_end_in_relu,
+            _COMPETING_LABELS,
+            _SCORES_END_IN_RELU,
         ),
         asked=_has_no_head_after,
         consequences=frozenset({"lr_too_low"}),
@@ -471,16 +448,15 @@ TASK_FAULTS = (
             _improper,
             _squared_on_classes,
             _below_zero,
-            _negative_distance,
             _runs_away,
         ),
         asked=lambda s: not s.trial("loss", "ignores_pairing") and not s.has_broken_inputs,
         short="The loss does not fit the task or the output: wrong kind, wrong axis, wrong sign.",
         measured=(
             "The loss function alone, on free outputs: raising the score of a class for all samples does not change "
-            "it (softmax over the batch); its gradient leads away from the targets; the best answer is not 0.3 where "
-            "three in ten targets are 1, and the same where four are; it is a squared error on classes and the run "
-            f"failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}; a loss that ends {AWAY:g} "
+            "it (softmax over the batch); its gradient leads away from the targets; the best answer for 30 % "
+            "of ones is neither 0.3 nor its logit, and is the same for 40 %; it is a squared error on classes and the "
+            f"run failed. Without a batch: a cross-entropy that ends below −{-BELOW_ZERO:g}; a loss that ends {AWAY:g} "
             "times its first value below zero while linear outputs grow tenfold; a log-softmax over the first of two "
             "axes."
         ),
@@ -493,7 +469,7 @@ TASK_FAULTS = (
     ),
     Diagnosis(
         name="wrong_labels",
-        signs=(_all_the_same, _unrelated_classes, _unrelated_numbers, _memorised_alone),
+        signs=(_all_the_same, _unrelated),
         role="pace",
         consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
@@ -501,7 +477,7 @@ TASK_FAULTS = (
             f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same. Or the network memorises one batch "
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
-            "input nor a linear fit predicts a target). Without a batch, in place of memorising one: weights moved by "
+            "input nor a linear fit predicts a target). Without a batch, or if no other remedy helps: weights moved by "
             f"{FAR_MOVED:g} of their norm in steps below {USUAL_STEP:g} of it, signal and gradient reach every layer, "
             f"and the loss changed by less than {100 * STAYS:g} %."
         ),

@@ -22,6 +22,7 @@ from sonde.metrics.reductions import cosines, median_of_all, median_of_defined, 
 from sonde.metrics.rows import Reading, undefined
 from sonde.network import READER, HandOn, Network, Pooling, frozen_copy, leaf_at, survey
 from sonde.network.losses import Loss, LossFunction, as_loss
+from sonde.network.units import ProductsByOneDNN
 
 DRAWS = 20
 """Draws of the null at epochs where ρ is measured."""
@@ -324,7 +325,7 @@ def as_trained(snapshot: Snapshot) -> list[Tensor]:
         if hasattr(module, "rounds"):
             module.rounds = True  # type: ignore[assignment]
     x, y = (v.to(snapshot.precision) if v.is_floating_point() else v for v in (snapshot.x, snapshot.y))
-    with preserve_rng(x.device), torch.enable_grad():
+    with preserve_rng(x.device), torch.enable_grad(), ProductsByOneDNN():
         passed = net.run(x, leaf_at(0))
         losses_N = snapshot.loss.per_sample(passed.output, y)
         return list(torch.autograd.grad(losses_N.sum(), passed.states, materialize_grads=True))

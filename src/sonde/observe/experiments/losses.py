@@ -161,7 +161,7 @@ class _Questions:
         beyond = own is not _any and best < 0 <= self.lowest(own, constant=False)[0]  # as for log p of p > 1
         if best < math.inf and not beyond:
             return [_any, own]
-        if beyond and own in map(_RANGES.get, ("Softmax", "LogSoftmax", "Sigmoid")):
+        if beyond and own in [_RANGES[name] for name in ("Softmax", "LogSoftmax", "Sigmoid")]:
             return [own]
         return [own, *(one for one in (_RANGES["Sigmoid"], _RANGES["Softmax"]) if self.prefers_own_answers(one))]
 

@@ -11,9 +11,9 @@ from torch.nn import functional
 from sonde.analysis.moments import Moments, Products, Shape, average, centred, dropped, gaussian, nodes
 from sonde.observe.predict.contractions import per_axis
 from sonde.observe.predict.elementwise import Handler, scalar_value, value_and_slope
-from sonde.observe.predict.positions import AxisMap, same_axis
+from sonde.observe.predict.positions import AxisMap, averages, same_axis
 from sonde.observe.predict.shapes import cat
-from sonde.observe.predict.signal import Signal, make, result_of, unknown_result
+from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
 from sonde.observe.predict.tape import UNEVEN_CHANNELS, Node, Pointwise, identity, unchanged
 
 
@@ -40,7 +40,7 @@ def mean(x: Signal, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Si
                 gradient = np.stack([gradient, gradient], axis)
         return [gradient / count**2]
 
-    made = make([x], shape, forward, backward)
+    made = make([x], shape, forward, backward, sizes=x.node.overlap)
     if keepdim:
         made.node.mean_of, made.node.smoothed = (
             (x.node, axes),
@@ -60,52 +60,74 @@ def variance(x: Signal, dim: Any = None, *args: Any, keepdim: bool = False, **kw
     return ((x - mean(x, dim, True)) ** 2).mean(_axes(x, dim), keepdim=keepdim)
 
 
-def average_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: Any) -> Signal:
+def average_pool(
+    x: Signal,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
     """Means over windows."""
     spatial = x.dim() - 2
-    result = result_of(
-        [functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d][spatial - 1],
-        (x, kernel, stride, *args),
-        kwargs,
-    )
-    return _pooled(x, tuple(result.shape), per_axis(kernel, spatial))
+    function = [functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d][spatial - 1]
+    if ceil_mode or divisor_override:
+        return unknown_result(function, "average pooling with ceil_mode or a divisor", (x, kernel, stride, padding), {})
+    result = result_of(function, (x, kernel, stride, padding), {})
+    weights = []
+    for n, m, k, step, front in zip(
+        x.shape[2:],
+        result.shape[2:],
+        *(per_axis(one, spatial) for one in (kernel, stride or kernel, padding)),
+        strict=True,
+    ):
+        start = np.arange(m) * step - front
+        inside = _windows(n, start, start + k)
+        weights.append(inside / (k if count_include_pad else inside.sum(1, keepdims=True)))
+    return _pooled(x, tuple(result.shape), weights)
 
 
 def adaptive_pool(x: Signal, output_size: Any) -> Signal:
-    """Means over windows of equal size."""
+    """Means over windows that cover the input."""
     spatial = x.dim() - 2
     sizes = output_size if isinstance(output_size, list | tuple) else [output_size] * spatial
     after = [n if size is None else size for n, size in zip(x.shape[2:], sizes, strict=True)]
-    kernel = [n // m for n, m in zip(x.shape[2:], after, strict=True)]
-    return _pooled(x, (*x.shape[:2], *after), kernel)
+    weights = []
+    for n, m in zip(x.shape[2:], after, strict=True):
+        inside = _windows(n, np.arange(m) * n // m, -(-np.arange(1, m + 1) * n // m))
+        weights.append(inside / inside.sum(1, keepdims=True))
+    return _pooled(x, (*x.shape[:2], *after), weights)
 
 
-def _pooled(x: Signal, shape: Shape, kernel: Sequence[int]) -> Signal:
-    """Means over windows."""
-    sizes = tuple(x.shape)
+def _windows(n: int, start: Products, end: Products) -> Products:
+    """For each window, a row with 1 at the places that it covers."""
+    places = np.arange(n)
+    return np.asarray((places >= start[:, None]) & (places < end[:, None]), float)
 
-    def mixed(products: Products) -> Products:
-        for axis, k in enumerate(kernel, 2):
+
+def _pooled(x: Signal, shape: Shape, weights: Sequence[Products]) -> Signal:
+    """Sums over windows along each spatial axis, with these weights (windows × places)."""
+
+    def mixed(products: Products, matrices: Sequence[Products]) -> Products:
+        for axis, matrix in enumerate(matrices, 2):
             same, other = products.take([0], axis), products.take([1], axis)
-            mean = same / k + other * (1 - 1 / k)
-            products = np.concatenate([mean, mean if shape[axis] == 1 else other], axis)
+            shared, every = averages(matrix @ matrix.T), averages(np.outer(matrix.sum(1), matrix.sum(1)))
+            parts = [same * a + other * (b - a) for a, b in zip(shared, every, strict=True)]
+            products = np.concatenate([parts[0], parts[0] if len(matrix) == 1 else parts[1]], axis)
         return products
 
     def forward(inputs: list[Moments]) -> Moments:
-        return Moments(inputs[0].mean, mixed(inputs[0].products))
+        every = math.prod(float(matrix.sum(1).mean()) for matrix in weights)
+        return Moments(inputs[0].mean * every, mixed(inputs[0].products, weights))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
-        for axis, k in enumerate(kernel, 2):
-            n = sizes[axis]
-            same, other = gradient.take([0], axis), gradient.take([1], axis)
-            near = (k - 1) / (n - 1) if n > 1 else 1.0
-            covered = shape[axis] * k / n
-            gradient = np.concatenate([same, near * same + (1 - near) * other], axis) * covered / k**2
-        return [gradient]
+        return [mixed(gradient, [matrix.T for matrix in weights])]
 
-    made = make([x], shape, forward, backward)
-    if shape == sizes:
-        made.node.smoothed = x.node, mixed
+    is_blurred = any((matrix.astype(bool).sum(0) > 1).any() for matrix in weights)
+    made = make([x], shape, forward, backward, is_pooled=True, is_blurred=is_blurred)
+    if shape == tuple(x.shape):
+        made.node.smoothed = x.node, lambda products: mixed(products, weights)
     return made
 
 
@@ -118,6 +140,9 @@ def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: A
     shape, windows = tuple(result.shape), per_axis(kernel, spatial)
     root, k = x.node.source, math.prod(windows)
     node = x.node
+    if node.is_blurred:
+        why = "max-pooling of places whose neighbours are alike, as behind windows that overlap, has no moments here"
+        return undefined_signal(x.tape, shape, why, [node])
     applied = node.function if node.root is not None else identity
 
     def forward(inputs: list[Moments]) -> Moments:
@@ -127,8 +152,11 @@ def max_pool(x: Signal, kernel: Any, stride: Any = None, *args: Any, **kwargs: A
         passed = gradient * math.prod(shape[2:]) / math.prod(x.shape[2:])
         return [passed * _passing(inputs[0], applied, k, spatial)]
 
-    made = make([Signal.of(root, x.tape)], shape, forward, backward)
-    made.node.operand, made.node.local = node, lambda gradient: gradient * math.prod(shape[2:]) / math.prod(x.shape[2:])
+    is_blurred = k * math.prod(shape[2:]) > math.prod(x.shape[2:])
+    made = make([Signal.of(root, x.tape)], shape, forward, backward, is_pooled=True, is_blurred=is_blurred)
+    if node is not root:
+        scale = math.prod(shape[2:]) / math.prod(x.shape[2:])
+        made.node.operand, made.node.local = node, lambda gradient: gradient * scale
     return made
 
 
@@ -202,6 +230,7 @@ def _normalised(
     x: Signal, axes: Sequence[int], eps: float, centre: bool, sizes: Shape | None = None, feature: int = 1
 ) -> Signal:
     sizes = sizes or tuple(x.shape)
+    is_mixed = feature in axes or 0 in axes  # statistics of several samples or places, not of a token
     kept_axis: AxisMap = lambda axis: None if axis in axes else axis  # noqa: E731
 
     def spread(inputs: list[Moments]) -> tuple[Products, float]:
@@ -216,9 +245,8 @@ def _normalised(
         products, variance = spread(inputs)
         found = centred(gradient, sizes, axes) if centre else gradient
         along = average(gradient * products / variance, sizes, axes)  # what lies along the normalised output
-        uneven = 1 + 2 * x.node.loose * _squared_correlation(
-            products, sizes, axes, feature, x.node.overlap
-        )  # E σ⁻² · E σ²
+        own = _squared_correlation(products, sizes, axes, feature, x.node.overlap if is_mixed else 0.0)
+        uneven = 1 + 2 * (x.node.loose * own + (0.0 if is_mixed else x.node.sizes))  # E σ⁻² · E σ²
         return [(found - made.node.gradient_radial * along * products / variance) / variance * uneven]
 
     made = make(
@@ -228,6 +256,7 @@ def _normalised(
         backward,
         radial_back=lambda radial: [0.0],
         loose=0.0,
+        sizes=0.0,
         axis_map=kept_axis,
         is_normalised=True,
     )

@@ -12,9 +12,9 @@ from torch import Tensor
 from sonde.analysis.moments import Moments, Products, Shape, contracted, labels_for
 from sonde.core.errors import SondeError
 from sonde.observe.predict.elementwise import Handler, add_constant, add_signals, constant_moments, scalar_value
-from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike
+from sonde.observe.predict.positions import MOST, AxisMap, Kernel, alike, common_square
 from sonde.observe.predict.signal import Signal, make, result_of, undefined_signal, unknown_result
-from sonde.observe.predict.tape import Backward, Forward, Node, common_square
+from sonde.observe.predict.tape import Backward, Forward, Node
 from sonde.observe.predict.weights import FIXED, weight_moments
 
 _UNEVEN = 0.1
@@ -124,7 +124,8 @@ def mixed_by_weights(
 ) -> Signal:
     """A signal that random weights make: of new features from old ones (`axes`), and so many terms each (`fans`)."""
     moments, sizes, node = x.node.moments, tuple(x.shape), x.node
-    overlap = x.node.overlap * (1 - moments.mean**2 / moments.square) ** 2 + 1 / fans[0] if moments.square else 0.0
+    varied = (1 - moments.mean**2 / moments.square) ** 2 if moments.square else 0.0
+    overlap = x.node.overlap * varied + 1 / fans[0]
     made_of = forward([moments])
     fresh = 2 * common_square((made_of, made_of), shape, axes[0], overlap, [_moved(node.kernel, axis_map)] * 2)
 
@@ -133,9 +134,10 @@ def mixed_by_weights(
         lost = 1 + 2 / fans[0] if made.node.is_scaled_back else 1.0
         return [None if part is None else part / lost for part in backward(gradient, inputs)]
 
-    made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, axis_map=axis_map)
+    known: dict[str, Any] = {"fan": fans[0], "features": tuple(axes[0]), "axis_map": axis_map}
+    known["sizes"] = varied * (x.node.sizes + x.node.loose / fans[0])
+    made = make([x], shape, forward, through, fresh=fresh, overlap=overlap, **known)
     made.node.biases = frozenset()
-    made.node.fan, made.node.features = fans[0], tuple(axes[0])
 
     def fresh_back(gradient: Products, before: float) -> tuple[float, float]:
         part = backward(gradient, [moments])[0]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sonde.analysis.moments import (
     Elementwise,
@@ -20,10 +21,14 @@ from sonde.analysis.moments import (
     square_slope,
 )
 from sonde.core.errors import SondeError
-from sonde.observe.predict.positions import Kernel, same_axis
+from sonde.observe.predict.positions import Kernel, common_square, same_axis
 from sonde.observe.predict.signal import Signal, make, signals_in, undefined_signal
-from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, common_square, identity, unchanged
+from sonde.observe.predict.tape import SHARED_BIAS, Node, Pointwise, identity, unchanged
 from sonde.observe.predict.weights import empirical
+
+_ALIKE = 3.0  # mean squared correlation of two rows, relative to that of random ones
+
+_GRID = torch.linspace(-64, 64, 129, dtype=torch.double)
 
 Handler = Callable[..., Any]
 
@@ -36,20 +41,29 @@ def pointwise(x: Signal, function: Pointwise) -> Signal:
     node, root = x.node, x.node.source
     if node.undefined:
         return undefined_signal(x.tape, node.shape, node.undefined, [node])
+    if node.is_positive and _keeps_positive(function):
+        return x
     before = node.function if node.root is not None else identity
     composed = function if before is identity else lambda z: function(before(z))
     rule = curve(composed)
     moments = rule.forward([root.moments])
     made = Node(node.shape, moments, [root], rule.backward, root=root, function=composed, allowed=node.allowed)
+    made.is_positive = bool((function(_GRID) >= 0).all())
     made.axis_map, made.passes = same_axis, lambda inputs: [rule.mean_slope(inputs[0])]
     if node is not root:
         made.operand = node
         made.local = lambda gradient: gradient * _slope_after(function, before, root.moments)
+    made.sizes = root.sizes
     made.overlap = root.overlap * rule.transmission(root.moments) ** 2
     if rule.is_linear(root.moments):
         made.radial_back, made.loose = unchanged, root.loose
     made.fresh_back = lambda gradient, overlap: rule.fresh_back(root.moments, node.shape, gradient, overlap)
     return Signal.of(x.tape.add(made, rule.forward, rule.fresh(root.moments, node.shape)), x.tape, x.dtype)
+
+
+def _keeps_positive(function: Pointwise) -> bool:
+    """Whether f(x) = x where x is not negative, as for ReLU; a sum of such outputs is not Gaussian there."""
+    return bool((function(_GRID[_GRID >= 0]) == _GRID[_GRID >= 0]).all())
 
 
 def value_and_slope(function: Pointwise, x: Products) -> tuple[Products, Products]:
@@ -166,13 +180,19 @@ def add_signals(a: Any, b: Any) -> Signal:
     for x, mean in ((a, b), (b, a)):
         if (found := _with_own_mean(x, mean)) is not None:
             return found
-    if _without_weights(a.node) & _without_weights(b.node):
+    held = next((x for x, y in ((a, b), (b, a)) if _holds(y.node, x.node)), None)
+    last, first = sorted((a.node, b.node), key=lambda node: -node.order)
+    reaching = _without_weights(last)
+    if held is None and reaching & _without_weights(first, min(reaching)):
         why = "a sum of two functions of one tensor, without weights between, has no moments here"
         return undefined_signal(a.tape, shape, why, [a.node, b.node])
 
     def forward(inputs: list[Moments]) -> Moments:
         x, y = (_aligned(a, axes)(one) for one in inputs)
-        return x.plus(y)
+        if held is None:
+            return x.plus(y)
+        of, whole = (x, y) if held is a else (y, x)  # E ab of a and b = a + r is E a² + E a E r
+        return Moments(x.mean + y.mean, x.products + y.products + 2 * (of.products + of.mean * (whole.mean - of.mean)))
 
     def backward(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
         return [summed_gradient(gradient, shape, tuple(one.shape)) for one in (a, b)]
@@ -201,6 +221,7 @@ def add_signals(a: Any, b: Any) -> Signal:
         fresh=fresh,
         overlap=overlap,
         loose=1 - fixed,
+        sizes=sum(share**2 * one.node.sizes for share, one in zip(shares, (a, b), strict=True)),
         radial_back=radial,
         axis_map=same_axis,
         is_sum=True,
@@ -208,12 +229,30 @@ def add_signals(a: Any, b: Any) -> Signal:
     )
 
 
-def _without_weights(node: Node) -> set[int]:
-    """The tensors that this one is a function of, entry by entry, before any weights."""
+def _holds(node: Node, term: Node) -> bool:
+    """Whether a node is a sum with this term, or a sum of such sums."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        parents = node.parents if node.is_sum and len(node.parents) > 1 else []
+        if any(parent is term for parent in parents):
+            return True
+        waiting += [parent for parent in parents if parent.order > term.order]
+    return False
+
+
+def _without_weights(node: Node, first: int = 0) -> set[int]:
+    """The tensors, from `first` on, that reach this one without weights: entry by entry, in sums and by pooling."""
     found = {node.order}
-    while len(node.parents) == 1 and not node.fan and math.prod(node.parents[0].shape) == math.prod(node.shape):
-        node = node.parents[0]
-        found.add(node.order)
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        size = math.prod(node.shape)
+        kept = node.is_sum or node.is_pooled or (len(node.parents) == 1 and math.prod(node.parents[0].shape) == size)
+        for parent in node.parents if kept and not node.fan else ():
+            if parent.order >= first and parent.order not in found:
+                found.add(parent.order)
+                waiting.append(parent)
     return found
 
 
@@ -275,8 +314,18 @@ def add_constant(a: Signal, b: Tensor, shape: Shape, known: Moments | None = Non
     options: dict[str, Any] = {"fresh": fresh, "allowed": allowed, "axis_map": same_axis, "is_sum": True}
     made = make([a], shape, forward, backward, **options, passes=lambda inputs: [1.0])
     if known is None and a.node.undefined is None:
+        made.node.has_waves |= b.shape[-2:] == shape[-2:] and are_waves(b)
         made.node.is_biased = b.dim() > 0 and b.shape[-1] > 1 and bool((b != b[..., :1]).any())
     return made
+
+
+def are_waves(x: Tensor) -> bool:
+    """Whether known tokens are more alike than random ones, as positions that are waves."""
+    if x.dim() < 2:
+        return False
+    rows = x.detach().double().reshape(-1, *x.shape[-2:])
+    unit = functional.normalize(rows - rows.mean(-2, keepdim=True), dim=-1)
+    return float((unit @ unit.mT).square().mean()) - 1 / x.shape[-2] > _ALIKE / x.shape[-1]
 
 
 def multiply_signals(a: Any, b: Any) -> Signal:

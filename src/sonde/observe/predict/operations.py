@@ -140,7 +140,7 @@ def _constant(function: Callable[..., Tensor]) -> Handler:
 
 
 def _embedding(*args: Any, **kwargs: Any) -> Signal:
-    raise SondeError("token ids must be a tensor of whole numbers, not a signal")
+    raise SondeError("the model takes token ids: give them as a batch of whole numbers, in place of a shape")
 
 
 _POINTWISE: dict[str, Callable[..., Tensor]] = {

@@ -11,10 +11,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sonde.analysis.moments import Products, Shape
+from sonde.analysis.moments import Moments, Products, Shape, average
 
 MOST = 256
 """The longest axis that has a kernel."""
+
+EMPTY = 1e-6
+"""A token whose mean square is this share of the mean, or less, is one of zeros."""
+
+_MOST_UNEVEN = 30.0  # squared correlations of tokens, relative to the square of their mean
 
 Kernel = tuple[int, Products]
 """The axis of the tokens, and a number for each pair of them."""
@@ -99,7 +104,7 @@ def _other(products: Products, axis: int) -> tuple[int, ...]:
 def equalised(matrix: Products, sizes: Products) -> Products:
     """The kernel after each token is divided by its own size, relative to their mean."""
     own = sizes.diagonal()
-    scale = np.sqrt(own.mean() / np.maximum(own, 1e-300))
+    scale = np.where(own > EMPTY * own.mean(), np.sqrt(own.mean() / np.maximum(own, 1e-300)), 0.0)
     return np.asarray(matrix * scale[:, None] * scale[None, :])
 
 
@@ -111,6 +116,48 @@ def joined(counts: Sequence[int], kernels: Sequence[Products], means: Sequence[f
         found[start : start + n, start : start + n] = kernel
         start += n
     return found
+
+
+def common_square(
+    of: Sequence[Moments],
+    sizes: Shape,
+    features: Sequence[int],
+    overlap: float,
+    kernels: Sequence[Kernel | None] = (None, None),
+) -> float:
+    """The mean over all pairs of entries of the product of their correlations in two tensors of one shape.
+
+    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
+    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
+    """
+    a, b = (_correlations(moments, moments.products) for moments in of)
+    products, rest = a * b, np.sqrt((1 - a**2) * (1 - b**2)) * min(overlap, 1.0)
+    known = next((kernel for kernel in kernels if kernel is not None and sizes[kernel[0]] == len(kernel[1])), None)
+    if known is not None:
+        both = [_correlations(one, _matrix(one, known, kernel)) for one, kernel in zip(of, kernels, strict=True)]
+        same, other = averages(both[0] * both[1])
+        place = tuple(int(axis == known[0]) for axis in range(products.ndim))
+        products, rest = (np.moveaxis(one, known[0], 0).copy() for one in (products, rest))
+        before = float(products[1].flat[0])
+        products[1] *= other / before if 0 < other < _MOST_UNEVEN * before else 1.0
+        products[0], rest[0] = products[0] * same, rest[0] * same
+        products, rest = (np.moveaxis(one, 0, known[0]) for one in (products, rest))
+        products[place] = other
+    alike = tuple(0 if axis in features else slice(None) for axis in range(products.ndim))
+    products[alike] += rest[alike]
+    return float(average(products, sizes, range(len(sizes))).flat[0])
+
+
+def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
+    """Its kernel, which may be that of an operand of another size, or the kernel of tokens that are alike."""
+    if kernel is None or kernel[0] != known[0] or not kernel[1].any():
+        return alike(of.products, known[0], len(known[1]))
+    return np.asarray(kernel[1] * (of.square / averages(kernel[1])[0]))
+
+
+def _correlations(of: Moments, products: Products) -> Products:
+    variance = of.square - of.mean**2
+    return np.clip((products - of.mean**2) / variance, -1, 1) if variance > 0 else np.ones_like(products)
 
 
 class Rows:

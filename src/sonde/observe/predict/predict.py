@@ -17,6 +17,7 @@ from sonde.core.errors import SondeError
 from sonde.core.formatting import listed
 from sonde.core.generators import preserve_rng
 from sonde.observe.experiments.copies import copied, map_tensors, run_model
+from sonde.observe.predict.elementwise import are_waves
 from sonde.observe.predict.operations import CUSTOM, apply_module
 from sonde.observe.predict.positions import MOST
 from sonde.observe.predict.prediction import Level, PredictedModule, Prediction, Remedy
@@ -122,7 +123,7 @@ def _embedded(x: Tensor, weight: Tensor, ids: Any, tape: Tape) -> Tensor:
     share = float(rows.any(-1).double().mean())  # that of a padding token is 0
     size = weight_moments(weight).square * share / max(float(rows.double().square().mean()), 1e-300)
     alike = average(products[..., 0], tuple(x.shape[:-1]), range(x.dim() - 1)).flat[0] / products.flat[0]
-    node = Node(tuple(x.shape), Moments(mean * math.sqrt(size), products * size))
+    node = Node(tuple(x.shape), Moments(mean * math.sqrt(size), products * size), has_waves=are_waves(x))
     return Signal.of(tape.add(node, fresh=2 * float(alike) / x.shape[-1]), tape)
 
 

@@ -33,7 +33,7 @@ class Level:
     @staticmethod
     def of(square: float, spread: Spread) -> "Level":
         """From the mean square over draws and the variance v of its logarithm: its median is lower by v/2."""
-        variance = sum(value**2 for value in spread.values())
+        variance = float(spread @ spread)
         rms = math.sqrt(square) if square >= 0 else math.nan
         middle, width = rms * math.exp(-variance / 4), _QUANTILE * math.sqrt(variance) / 2
         return Level(rms * math.exp(-variance / 8), middle * math.exp(-width), middle * math.exp(width))
@@ -133,8 +133,8 @@ class Prediction:
                 f"the best is to {self.best_scale}."
             )
         if self.undefined:
-            name, why = next(iter(self.undefined.items()))
-            said.append(f"Undefined from {name} on, for {len(self.undefined)} modules: {why}.")
+            (name, why), many = next(iter(self.undefined.items())), len(self.undefined)
+            said.append(f"Undefined from {name} on, for {many} module{'s' * (many > 1)}: {why}.")
         return [*said, *self.notes]
 
     def _direction(self, direction: str) -> list[str]:

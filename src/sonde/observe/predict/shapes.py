@@ -24,11 +24,12 @@ def _shaped(
     there: Callable[[Products], Products],
     back: Callable[[Products], Products],
     axis_map: AxisMap | None = None,
+    features: Shape = (),
 ) -> Signal:
     """The same entries in another shape; a function of Gaussian entries stays one."""
     root = x.node.root
     if root is not None and x.node.undefined is None:
-        moved = _shaped(Signal.of(root, x.tape, x.dtype), shape, there, back, axis_map)
+        moved = _shaped(Signal.of(root, x.tape, x.dtype), shape, there, back, axis_map, features)
         made = pointwise(moved, x.node.function)
         made.node.operand, made.node.local = x.node, back
         return made
@@ -48,6 +49,7 @@ def _shaped(
         loose=x.node.loose,
         radial_back=unchanged,
         axis_map=axis_map,
+        features=features,
     )
 
 
@@ -60,7 +62,20 @@ def reshape(x: Signal, *sizes: Any, **kwargs: Any) -> Signal:
     before = tuple(x.shape)
     after = tuple(result_of(torch.reshape, (x, wanted), {}).shape)
     there, back = (lambda p: reshaped(p, before, after)), (lambda g: reshaped(g, after, before))
-    return _shaped(x, after, there, back, reshaped_axis(before, after))
+    features = _reshaped_features(x.node.features, before, after)
+    return _shaped(x, after, there, back, reshaped_axis(before, after), features)
+
+
+def _reshaped_features(features: Shape, before: Shape, after: Shape) -> Shape:
+    """The axes of a reshaped tensor that hold features alone, such as heads."""
+    spans = [(math.prod(before[:axis]), math.prod(before[: axis + 1]), axis in features) for axis in range(len(before))]
+    found = []
+    for axis, n in enumerate(after):
+        start = math.prod(after[:axis])
+        meets = [is_feature for low, high, is_feature in spans if low < start * n and high > start]
+        if n > 1 and meets and all(meets):
+            found.append(axis)
+    return tuple(found)
 
 
 def reshaping(function: Any) -> Handler:
@@ -133,7 +148,9 @@ def repeat_interleave(x: Signal, repeats: int, dim: int | None = None, **_: Any)
         same, other = g.take([0], axis), g.take([1], axis)
         return np.concatenate([repeats * same + repeats * (repeats - 1) * other, repeats**2 * other], axis)
 
-    return _shaped(x, shape, there, back, lambda place: None if place == axis else place)
+    made = _shaped(x, shape, there, back, lambda place: None if place == axis else place)
+    made.node.source.is_pooled = made.node.source.is_blurred = made.node.is_blurred = True
+    return made
 
 
 def index(x: Signal, places: Any) -> Any:
@@ -187,6 +204,7 @@ def _sliced(x: Signal, after: Shape, kinds: Sequence[str], part: object) -> Sign
         return [gradient]
 
     made = make([x], after, forward, backward, axis_map=_kept_axes(kinds, sizes, after))
+    made.node.is_positive = x.node.is_positive
     made.node.biases = frozenset((bias, part) for bias in x.node.biases)
     return made
 

@@ -117,4 +117,6 @@ def make(
     moments = forward([parent.moments for parent in parents])
     overlap = max(parent.overlap for parent in parents) if overlap is None else overlap
     node = Node(sizes, moments, parents, backward, overlap=overlap, is_weighted="rows" in known, **known)
+    if "sizes" not in known:  # means of tokens differ in size even where tokens do not
+        node.sizes = overlap if node.is_weighted or node.is_pooled else max(parent.sizes for parent in parents)
     return Signal.of(tape.add(node, forward, fresh), tape, inputs[0].dtype)

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sonde.analysis.moments import Moments, Products, Shape, average
+from sonde.analysis.moments import Moments, Products, Shape
 from sonde.observe.predict.positions import (
+    EMPTY,
     MOST,
     AxisMap,
     Kernel,
     Rows,
     alike,
     averages,
+    common_square,
     equalised,
     fitted,
     parted,
@@ -25,8 +27,8 @@ from sonde.observe.predict.positions import (
 Pointwise = Callable[[Tensor], Tensor]
 Forward = Callable[[list[Moments]], Moments]
 Backward = Callable[[Products, list[Moments]], Sequence[Products | None]]
-Spread = dict[int, float]
-"""First-order deviations of log(mean square): source of randomness → coefficient."""
+Spread = Products
+"""First-order deviations of log(mean square): a coefficient for each source of randomness so far."""
 
 FreshBack = Callable[[Products, float], tuple[float, float]]
 """(Gradient at the output, its overlap) → relative variance of the mean square that is new, overlap at the input."""
@@ -34,9 +36,12 @@ FreshBack = Callable[[Products, float], tuple[float, float]]
 Passes = Callable[[list[Moments]], Sequence[float]]
 
 STEP = 1e-4
-_MOST_UNEVEN = 30.0  # squared correlations of tokens, relative to the square of their mean
 SHARED_BIAS = "a gate is multiplied with a state that has the same biases"
 UNEVEN_CHANNELS = "each channel is divided by its own size, and sizes differ much, as after depthwise convolutions"
+
+
+def _no_spread() -> Spread:
+    return np.zeros(0)
 
 
 def _none(gradient: Products, inputs: list[Moments]) -> Sequence[Products | None]:
@@ -62,6 +67,7 @@ class Node:
     parents: list["Node"] = field(default_factory=list)
     backward: Backward = _none
     overlap: float = 0.0  # mean squared correlation of two samples or tokens, beside that of their mean correlation
+    sizes: float = 0.0  # half the relative variance of a token's size that comes from what it was made of
     loose: float = 1.0  # how much the size of a token varies, relative to one of independent entries
     fresh_back: "FreshBack | None" = None  # variance that weights add to the gradient's mean square; new overlap
     operand: "Node | None" = None  # of an elementwise function: told of its gradient, which goes on to the root
@@ -77,7 +83,11 @@ class Node:
     joined: tuple[int, list[Any]] | None = None  # of a concatenation: the axis and the parts
     padded: tuple[Any, list[int]] | None = None  # what zeros were put around, and how many before it on each axis
     is_sum: bool = False
+    is_pooled: bool = False  # of windows of its operand
     is_biased: bool = False  # a constant was added that differs along the last axis
+    is_blurred: bool = False  # near places are more alike than distant ones
+    is_positive: bool = False  # no entry is negative
+    has_waves: bool = False  # positions that are waves were added
     is_normalised: bool = False  # each token was divided by its own size
     rows: Rows | None = None  # of attention: its scores, their softmax, and the product with the values
     is_weighted: bool = False  # the last of these
@@ -87,10 +97,10 @@ class Node:
     radial_back: Callable[[float], Sequence[float]] | None = None  # `gradient_radial` → that of each parent; 1 without
     undefined: str | None = None
     order: int = 0
-    spread: Spread = field(default_factory=dict)
+    spread: Spread = field(default_factory=_no_spread)
     gradient: Products | None = None
     told: Products | None = None  # by later elementwise functions
-    gradient_spread: Spread = field(default_factory=dict)
+    gradient_spread: Spread = field(default_factory=_no_spread)
     gradient_overlap: float = 0.0
     gradient_kernel: Kernel | None = None
     gradient_doubt: float = 0.0  # the share that is not known to a tenth
@@ -121,31 +131,65 @@ class Tape:
         """Append a node; its spread follows from its parents' and from `fresh`, a variance that weights add."""
         node.order = len(self.nodes)
         node.biases = node.biases.union(*(parent.biases for parent in node.parents))
+        is_kept = node.is_pooled or node.radial_back is unchanged or (node.is_sum and len(node.parents) > 1)
+        node.is_positive |= node.root is None and is_kept and all(parent.is_positive for parent in node.parents)
+        node.is_blurred |= any(parent.is_blurred for parent in node.parents)
+        node.has_waves |= any(parent.has_waves for parent in node.parents)
         self.nodes.append(node)
         if forward is not None and node.undefined is None:
             node.spread = self._inherited(node, forward)
         if node.undefined is None:
             _forward_kernel(node)
-            node.features = node.features or _features(node)
+            node.features = node.features or (node.parents[-1].features if node.is_weighted else _features(node))
+            if node.is_weighted or (len(node.parents) == 1 and not node.fan and is_fewer(node, node.parents[0])):
+                before = node.parents[-1]
+                fresh += lost_terms(
+                    (before.moments, before, before.kernel), (node.moments, node, node.kernel), before.overlap
+                )
         if fresh > 0:
-            node.spread = node.spread | {self.source(): math.sqrt(fresh)}
+            node.spread = with_spread(node.spread, self.source(fresh))
         return node
 
-    def source(self) -> int:
-        """A new source of randomness."""
+    def source(self, variance: float) -> Spread:
+        """The deviation by a new source of randomness with this variance."""
         self.sources += 1
-        return self.sources
+        found = np.zeros(self.sources)
+        found[-1] = math.sqrt(variance)
+        return found
 
     def _inherited(self, node: Node, forward: Forward) -> Spread:
         inputs = [parent.moments for parent in node.parents]
-        found: Spread = {}
+        found = _no_spread()
         for place, parent in enumerate(node.parents):
-            if parent.spread:
+            if parent.spread.any():
                 moved = [*inputs]
                 moved[place] = inputs[place].scaled(1 + STEP)
                 slope = log_ratio(forward(moved).square, node.moments.square) / (2 * math.log1p(STEP))
-                add_spread(found, parent.spread, slope)
+                found = with_spread(found, parent.spread, slope)
         return found
+
+
+def is_fewer(node: Node, than: Node) -> bool:
+    """Whether a node has fewer entries than another."""
+    return math.prod(node.shape) < math.prod(than.shape)
+
+
+Sized = tuple[Moments, Node, Kernel | None]
+"""Moments of a node's entries or of their gradient, the node, and the kernel of these moments."""
+
+
+def lost_terms(before: Sized, after: Sized, overlap: float) -> float:
+    """What a mean over fewer independent entries adds to the variance of log(mean square).
+
+    A slice, a mean or attention leaves fewer independent vectors than there were.  With n of them of d features the
+    mean square has the variance 2/(nd) by the weights, and twice their overlap ÷ n by the sizes of what they weigh.
+    """
+    found = []
+    for moments, node, kernel in (before, after):
+        share = 1 - moments.mean**2 / moments.square if moments.square > 0 else 0.0
+        found.append(share**2 * common_square((moments, moments), node.shape, node.features, overlap, (kernel, kernel)))
+    width = math.prod(after[1].shape[axis] for axis in after[1].features)
+    return max(2 * (found[1] - found[0]) * (1 + width * overlap), 0.0)
 
 
 def _features(node: Node) -> tuple[int, ...]:
@@ -190,12 +234,20 @@ def _forward_kernel(node: Node) -> None:
         node.kernel, node.moments = (axis, matrix), Moments(node.moments.mean, products)
         return
     if node.is_normalised:
-        matrix = fitted(equalised(kernels[0], kernels[0]), node.moments.products, axis, node.shape[axis])
+        node.doubt = _EMPTY if _has_empty(kernels[0]) else node.doubt
         own = node.moments.square
-        _change_averages(node, (axis, matrix * (own / np.diagonal(matrix).mean())))
+        matrix = kernels[0] / averages(kernels[0])[0]
+        matrix = equalised(matrix, matrix)
+        _change_averages(node, (axis, matrix * own))
     else:
         matrix = np.sum(kernels, 0)
         node.kernel = axis, fitted(matrix, node.moments.products, axis, node.shape[axis], is_sum=node.is_sum)
+
+
+def _has_empty(kernel: Products) -> bool:
+    """Whether some tokens are zeros, as class tokens may be at initialisation."""
+    squares = kernel.diagonal()
+    return bool(squares.min() <= EMPTY * squares.mean())
 
 
 def kernel_at(node: Node, axis: int, products: Products, kernel: Kernel | None, tokens: int | None = None) -> Products:
@@ -209,53 +261,12 @@ def _change_averages(node: Node, kernel: Kernel) -> None:
     node.moments = Moments(node.moments.mean, with_averages(node.moments.products, *kernel))
 
 
-def add_spread(to: Spread, spread: Spread, weight: float) -> None:
-    """Add a multiple of one spread to another, in place."""
-    if weight:
-        for source, value in spread.items():
-            to[source] = to.get(source, 0.0) + weight * value
-
-
-def common_square(
-    of: Sequence[Moments],
-    sizes: Shape,
-    features: Sequence[int],
-    overlap: float,
-    kernels: Sequence[Kernel | None] = (None, None),
-) -> float:
-    """The mean over all pairs of entries of the product of their correlations in two tensors of one shape.
-
-    Random vectors of n entries have a mean squared correlation of 1/n even where their mean correlation is 0, and more
-    behind several layers: the overlap.  It counts for pairs that are the same along the feature axes.
-    """
-    a, b = (_correlations(moments, moments.products) for moments in of)
-    products, rest = a * b, np.sqrt((1 - a**2) * (1 - b**2)) * min(overlap, 1.0)
-    known = next((kernel for kernel in kernels if kernel is not None and sizes[kernel[0]] == len(kernel[1])), None)
-    if known is not None:
-        both = [_correlations(one, _matrix(one, known, kernel)) for one, kernel in zip(of, kernels, strict=True)]
-        same, other = averages(both[0] * both[1])
-        place = tuple(int(axis == known[0]) for axis in range(products.ndim))
-        products, rest = (np.moveaxis(one, known[0], 0).copy() for one in (products, rest))
-        before = float(products[1].flat[0])
-        products[1] *= other / before if 0 < other < _MOST_UNEVEN * before else 1.0
-        products[0], rest[0] = products[0] * same, rest[0] * same
-        products, rest = (np.moveaxis(one, 0, known[0]) for one in (products, rest))
-        products[place] = other
-    alike = tuple(0 if axis in features else slice(None) for axis in range(products.ndim))
-    products[alike] += rest[alike]
-    return float(average(products, sizes, range(len(sizes))).flat[0])
-
-
-def _matrix(of: Moments, known: Kernel, kernel: Kernel | None) -> Products:
-    """Its kernel, which may be that of an operand of another size, or the kernel of tokens that are alike."""
-    if kernel is None or kernel[0] != known[0] or not kernel[1].any():
-        return alike(of.products, known[0], len(known[1]))
-    return np.asarray(kernel[1] * (of.square / averages(kernel[1])[0]))
-
-
-def _correlations(of: Moments, products: Products) -> Products:
-    variance = of.square - of.mean**2
-    return np.clip((products - of.mean**2) / variance, -1, None) if variance > 0 else np.ones_like(products)
+def with_spread(to: Spread, spread: Spread, weight: float = 1.0) -> Spread:
+    """One spread plus a multiple of another."""
+    found = np.zeros(max(len(to), len(spread)))
+    found[: len(to)] = to
+    found[: len(spread)] += weight * spread
+    return found
 
 
 def log_ratio(a: float, b: float) -> float:
@@ -266,6 +277,10 @@ def log_ratio(a: float, b: float) -> float:
 _TURNED = "queries and keys are turned with their place, and tokens differ"
 
 
+_EMPTY = "some tokens are zeros, and a norm divides their gradient by √ε"
+_WAVES = "positions are waves, which makes near tokens alike"
+
+
 def propagate_back(tape: Tape, output: Node) -> None:
     """Gradients of every node for a gradient of mean square 1, independent between entries, at the output."""
     start = np.zeros_like(output.moments.products)
@@ -273,7 +288,7 @@ def propagate_back(tape: Tape, output: Node) -> None:
     for axis, n in enumerate(output.shape):
         if n == 1:
             start = np.concatenate([start.take([0], axis)] * 2, axis)
-    output.gradient, output.gradient_spread = start, {tape.source(): math.sqrt(2 / max(math.prod(output.shape), 1))}
+    output.gradient, output.gradient_spread = start, tape.source(2 / max(math.prod(output.shape), 1))
     for node in reversed(tape.nodes[: output.order + 1]):
         if node.gradient is not None:
             _pass_back(tape, node, node.gradient)
@@ -283,40 +298,46 @@ def _pass_back(tape: Tape, node: Node, gradient: Products) -> None:
     if node.operand is not None and node.local is not None:
         told = node.local(gradient)
         node.operand.told = told if node.operand.told is None else node.operand.told + told
-        if not node.operand.gradient_spread:
+        if not node.operand.gradient_spread.any():
             node.operand.gradient_spread = node.gradient_spread
     inputs = [parent.moments for parent in node.parents]
-    if node.undefined is not None:
+    if node.undefined is not None or node.doubt == _EMPTY:
         for parent in node.parents:
             parent.gradient = np.full(parent.moments.products.shape, np.nan)
+            if node.undefined is None:
+                parent.gradient_doubt, parent.doubt_at = 1.0, _EMPTY
         return
     new, overlap = (
         (0.0, node.gradient_overlap) if node.fresh_back is None else node.fresh_back(gradient, node.gradient_overlap)
     )
-    fresh = {tape.source(): math.sqrt(new)} if new > 0 else {}
+    common = with_spread(node.gradient_spread, tape.source(new)) if new > 0 else node.gradient_spread
     parts = node.backward(gradient, inputs)
     radial = [1.0] * len(parts) if node.radial_back is None else node.radial_back(node.gradient_radial)
     for place, (parent, part) in enumerate(zip(node.parents, parts, strict=True)):
         if part is None:
             continue
-        spread: Spread = dict(fresh)
-        add_spread(spread, node.gradient_spread, 1.0)
+        spread = common
         for other, source in enumerate(node.parents):
-            if source.spread and part.flat[0] > 0:
+            if source.spread.any() and part.flat[0] > 0:
                 moved = [*inputs]
                 moved[other] = inputs[other].scaled(1 + STEP)
                 again = node.backward(gradient, moved)[place]
                 assert again is not None
                 slope = log_ratio(again.flat[0], part.flat[0]) / (2 * math.log1p(STEP))
-                add_spread(spread, source.spread, slope)
+                spread = with_spread(spread, source.spread, slope)
         kernel = _kernel_back(node, gradient, parent, part)
+        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
+            part = with_averages(part, *kernel)
+        is_part = is_fewer(parent, node) and (node.axis_map or node.joined or len(node.parents) == 1)
+        if (is_part and not node.fan) or (node.is_weighted and parent is node.parents[-1]):
+            sized = (Moments(0.0, gradient), node, node.gradient_kernel), (Moments(0.0, part), parent, kernel)
+            if (lost := lost_terms(*sized, node.gradient_overlap)) > 0:
+                spread = with_spread(spread, tape.source(lost))
         doubt, why = (1.0, own) if (own := _doubt(node)) else (node.gradient_doubt, node.doubt_at)
         sources: dict[int, float] = {}
         if node.passes is not None and parent.shape == node.shape:
             share = node.passes(inputs)[place]
             sources = {order: share * known for order, known in node.gradient_sources.items()} | {node.order: share}
-        if kernel is not None and parent.shape[kernel[0]] == len(kernel[1]):
-            part = with_averages(part, *kernel)
         crossed = _crossed(parent, part, overlap, kernel)
         _accumulate_kernel(parent, part, kernel)
         if doubt > parent.gradient_doubt:
@@ -385,9 +406,13 @@ def _in_common(tape: Tape, parent: Node, sources: dict[int, float]) -> Products 
 
 
 def _doubt(node: Node) -> str | None:
-    """Why the gradient that goes back from here is not known: among scores, those by keys turned with their place."""
+    """Why the gradient that goes back from here is not known: scores by keys turned with their place, or of waves."""
     if node.values is not None and node.values.kernel is not None and node.parents[-1].kernel is None:
         return _TURNED
+    if node.values is not None and node.values.kernel is not None and _has_empty(node.values.kernel[1]):
+        return _EMPTY
+    if node.values is not None and node.values.has_waves:
+        return _WAVES
     return node.doubt
 
 
@@ -415,13 +440,12 @@ def _accumulate(
     parent.gradient = part if parent.gradient is None else parent.gradient + part
     total = float(parent.gradient.flat[0])
     if total > 0:
-        mixed: Spread = {}
-        add_spread(mixed, parent.gradient_spread, before / total)
-        add_spread(mixed, spread, float(part.flat[0]) / total)
-        parent.gradient_spread = mixed
         shares = before / total, float(part.flat[0]) / total
+        parent.gradient_spread = with_spread(shares[0] * parent.gradient_spread, spread, shares[1])
         if (crossed := 4 * math.prod(shares) * crossed) > 0:
-            mixed[tape.source()] = math.sqrt(crossed)
+            parent.gradient_spread = with_spread(parent.gradient_spread, tape.source(crossed))
         parent.gradient_overlap = shares[0] ** 2 * parent.gradient_overlap + shares[1] ** 2 * overlap
         parent.gradient_doubt = shares[0] * parent.gradient_doubt + shares[1] * doubt
         parent.gradient_radial = shares[0] * parent.gradient_radial + shares[1] * radial
+    elif math.isnan(total):
+        parent.gradient_doubt = max(parent.gradient_doubt, doubt)

@@ -16,9 +16,9 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from sonde.analysis.runs import run_table, whole_run_table, with_columns_of_runs
-from sonde.core.atomic import set_aside
 from sonde.core.errors import SondeError, installation, pick, tell
 from sonde.metrics.rows import SCHEMA, WATCHED
+from sonde.store.files import set_aside
 from sonde.store.listing import publish
 from sonde.store.run import Run, Runs
 

@@ -18,9 +18,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from sonde.analysis.runs import run_settings
-from sonde.core.atomic import set_aside
 from sonde.core.run_ids import shown
 from sonde.show.exporters import REASON_PREFIX, ExportProgress, runs_with_rows, started, steps_of, tags
+from sonde.store.files import set_aside
 from sonde.store.run import Run, Runs
 
 _T = TypeVar("_T")

@@ -18,9 +18,9 @@ from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from sonde.analysis.runs import run_settings
-from sonde.core.atomic import remove_stale, set_aside
 from sonde.core.run_ids import shown
 from sonde.show.exporters import REASON_PREFIX, ExportProgress, Point, runs_with_rows, started, steps_of, tags
+from sonde.store.files import remove_stale, set_aside
 from sonde.store.run import Run, Runs
 
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of 32 bits

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import wandb
 
-from sonde.core.atomic import ASIDE, aside_mark
 from sonde.core.errors import SondeError
 from sonde.show.exporters import REASON_PREFIX, ExportProgress, Point, runs_with_rows, steps_of, tags
+from sonde.store.files import ASIDE, aside_mark
 from sonde.store.run import Runs
 
 _REFUSED = set("/\\#?%:;,'\"")  # characters that W&B refuses in an id

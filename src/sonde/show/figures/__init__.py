@@ -4,10 +4,10 @@ A figure is a function from evidence to a drawing and a caption: rows → summar
 its file is study/name, and the paper layout has other names for some.  This module imports no plotting library; drawing
 does.  No module here imports torch.
 
-The functions are in one file per family: `residual_loss`, `residual_layers`, `residual_gradient`, `snapshots`,
-`accuracy`, `credit` and `controls`.  They share a small grammar after seaborn's Stat and Mark: `groups` (which runs a
-figure compares), `series` (mean, standard deviation and n over seeds; captions), `marks` and `panels` (axes, and what
-is drawn on them) and `style`.  `render` writes files.
+The functions are in one file per family: `residual_loss`, `residual_layers`, `residual_gradient`, `accuracy`, `credit`
+and `controls`.  They share a small grammar after seaborn's Stat and Mark: `groups` (which runs a figure compares),
+`series` (mean, standard deviation and n over seeds; captions), `marks` and `panels` (axes, and what is drawn on them)
+and `style`.  `render` writes files.
 """
 
 import warnings
@@ -200,6 +200,9 @@ _FIGURES = (
         ("rules",),
     ),
     FigureSpec("rules_alignment", "Backward matrices against the weights over epochs", "credit", ("rules",)),
+    FigureSpec(
+        "accuracy_by_depth", "Test accuracy against the number of blocks, per rule", "controls", ("deep", "depth")
+    ),
     FigureSpec("controls", "Every setting of a control at the end of training", "controls", _OF_CONTROLS),
     FigureSpec(
         "credit_at_layers",

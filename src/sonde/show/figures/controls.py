@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,12 +32,14 @@ from sonde.show.figures.panels import (
     grid_of,
     probe_text,
 )
-from sonde.show.figures.series import caption, curves, n_text
+from sonde.show.figures.series import caption, curves, line_notes, n_text
 from sonde.show.figures.style import (
     COLOR,
     DOUBLE,
     FAINT,
     INK,
+    MARKER,
+    SEED_LINE,
     SERIF_PARAMS,
     fine_print,
     legend_entries,
@@ -256,14 +258,16 @@ def draw_controls(evidence: Evidence) -> tuple[Figure, str]:
     return figure, caption(group, counts, "", shown, notes, marks="dots and rings")
 
 
-def _settings(evidence: Evidence) -> Lines:
-    """A line for every network and rule with its options."""
+def _settings(evidence: Evidence, *, by_depth: bool = True) -> Lines:
+    """A line for every network and rule with its options; networks of several depths may share one."""
     runs = evidence.runs.sort("seed", "run")
     if runs.is_empty():
         raise NoData(f"no run in {evidence.source}")
     plain = min(runs["label"].unique(), key=len)
     names = {}
-    keys = runs.select("rule", "rule_label", "label", "depth").unique(maintain_order=True)
+    depth_of_line = pl.col("depth") if by_depth else pl.lit(0).alias("depth")
+    keyed = runs.select("rule", "rule_label", "label", depth_of_line)
+    keys = keyed.unique(maintain_order=True)
     ranked = sorted(keys.rows(), key=lambda key: (rule_rank(key[0]), key[0], key[1], key[3], key[2] == plain, key[2]))
     for key in ranked:
         _, rule_label, label, depth = key
@@ -271,7 +275,7 @@ def _settings(evidence: Evidence) -> Lines:
         parts = [rule_label, *([network] if keys["label"].n_unique() > 1 else [])]
         parts += [f"L = {depth}"] if keys["depth"].n_unique() > 1 else []
         names["/".join(map(str, key))] = ", ".join(parts)
-    line = pl.concat_str(*keys.columns, separator="/")
+    line = keyed.select(pl.concat_str(pl.all(), separator="/")).to_series()
     return Lines(runs.with_columns(line=line), names, _recipe(runs), evidence.source)
 
 
@@ -348,6 +352,48 @@ def _draw(ax: Axes, panel: _Panel, found: Mapping[str, _Point], rules: Mapping[s
     ax.grid(False)
     ax.grid(True, axis="x")
     ax.tick_params(axis="y", length=0)
+
+
+_DASHES = ("-", (0, (3, 1.5)), (0, (1, 1.2)), (0, (4, 1.2, 1, 1.2)))
+"""Of the lines of one rule, by its options."""
+
+
+def draw_accuracy_by_depth(evidence: Evidence) -> tuple[Figure, str]:
+    """Test accuracy after the last epoch against the number of blocks: a line for every rule at several depths."""
+    group = _settings(evidence, by_depth=False)
+    several = group.runs.filter(pl.col("depth").n_unique().over("line") > 1)
+    shown = group.runs if several.is_empty() else several
+    labels = {line: label for line, label in group.labels.items() if line in set(shown["line"])}
+    alone = [label for line, label in group.labels.items() if line not in labels]
+    group = replace(group, runs=shown, labels=labels)
+    rows = evidence.rows_with("test_acc").join(group.runs, on="run", how="inner", suffix="_of_run")
+    found = curves(group, rows.filter(pl.col("epoch") == pl.col("epochs")), "depth")
+    if not any(line.n.any() for line in found.lines):
+        raise NoData(f"no defined test_acc of the last epoch in {evidence.source}")
+    title = f"Accuracy by depth, {_networks(group.runs)}, {group.runs['epochs'][0]} epochs"
+    figure = new_figure(DOUBLE, 3.4, f"{title}, {n_text(group, found.summary)}")
+    ((ax,),), legend = panel_grid(figure, 1, 1, legend=0.3)
+    rules = dict(group.runs.select("line", "rule").iter_rows())
+    drawn: dict[str, int] = {}
+    for line in found.lines:
+        rule = rules[line.key]
+        dashes = _DASHES[drawn.setdefault(rule, 0) % len(_DASHES)]
+        drawn[rule] += 1
+        for values in line.seeds if line.n.max() > 1 else ():
+            ax.plot(line.x, values, color=COLOR[rule], linewidth=0.6, alpha=0.45, label=SEED_LINE)
+        ax.plot(line.x, line.mean, marker=MARKER[rule], linestyle=dashes, color=COLOR[rule], label=line.label)
+    depths = sorted(group.runs["depth"].unique())
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(depths, list(map(str, depths)))
+    ax.set_xlabel("blocks")
+    percent_axis(ax, *found.extents(log=False))
+    ax.set_ylabel(TRAINED["test_acc"].label)
+    legend_row(legend, [ax])
+    notes = line_notes(found.lines, log=False, unit="blocks")
+    notes += [f"At one depth, and not shown: {listed(alone)}."] if alone else []
+    fine_print(figure, notes)
+    what = "Test accuracy after the last epoch against the number of blocks."
+    return figure, caption(group, found.summary, "", what, notes)
 
 
 _AT_INPUT = "credit_at=input"

@@ -38,6 +38,7 @@ from sonde.show.figures.series import (
     merge_notes,
     missing_seeds,
     n_text,
+    places_of,
     with_n,
 )
 from sonde.show.figures.style import (
@@ -57,7 +58,6 @@ _ETA = "0.01"  # the step of the nudge that is drawn
 _METRICS = ("credit_cosine", "rho", f"nudge[{_ETA}]")
 _SYMBOLS = {name: TRAINED[base_of(name)].symbol for name in _METRICS}  # in notes
 _SMALLEST = 1e-4  # of the largest loss change: the axis does not resolve what is smaller
-_WHERE = ("run", "metric", "epoch", "defined")  # columns
 _CONTROL_LINES = {"bp": (0, (3, 1.5)), "null": (0, (1, 1))}
 _MATRICES = {metric: f"{TRAINED[metric].symbol}, mean over blocks" for metric in ("weight_alignment", "weight_ratio")}
 CHANCE_TEXT = (
@@ -88,7 +88,7 @@ class _Diagnostic:
 def draw_diagnostics(evidence: Evidence) -> tuple[Figure, str]:
     """Figure 15: three measures of whether the credit points where the BP gradient points, layer by layer."""
     cohort = cohort_of(evidence)
-    metrics = {metric: cohort.evidence.rows_with(metric).select(_WHERE) for metric in _METRICS}
+    metrics = {metric: places_of(cohort.evidence.rows_with(metric)) for metric in _METRICS}
     if not any(rows["defined"].any() for rows in metrics.values()):
         undefined = any(rows.height for rows in metrics.values())
         what = "every {} value is undefined" if undefined else "no {} rows"

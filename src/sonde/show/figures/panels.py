@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.axes import Axes
 
 from sonde.analysis.evidence import NoData
-from sonde.core.formatting import accuracy, number
+from sonde.core.formatting import accuracy, number, sentence_case
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import TRAINED, as_math
 from sonde.show.figures.groups import Cohort, Lines, join_cohorts, line_key, with_lines
@@ -321,7 +321,7 @@ def cohorts_of(choices: Sequence[Callable[[], Cohort]]) -> tuple[list[Cohort], l
         try:
             cohorts.append(choose())
         except NoData as missing:
-            notes.append(f"{str(missing)[0].upper()}{str(missing)[1:]}.")
+            notes.append(f"{sentence_case(str(missing))}.")
     if not cohorts:
         raise NoData("; ".join(note[0].lower() + note[1:-1] for note in notes))
     return cohorts, notes

@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 
 from sonde.core import html_parts
-from sonde.core.atomic import cache_key, read_cached, remove_stale, set_aside, write_cached
 from sonde.core.errors import SondeError, nearest
 from sonde.show.figures import Evidence, FigureSpec, Layout, NoData, figures_of
+from sonde.store.files import cache_key, read_cached, remove_stale, set_aside, write_cached
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

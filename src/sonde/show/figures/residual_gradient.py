@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.theory import backward_norms
-from sonde.core.formatting import gradient_status, gradient_verdict, number
+from sonde.core.formatting import gradient_status, gradient_verdict, number, sentence_case
 from sonde.metrics import TRAINED
 from sonde.show.figures.groups import AT_START, PAIR_MODELS, Pair, at_start, by_layer, moment, pair_of
 from sonde.show.figures.marks import draw_dots, draw_panel, draw_theory, layer_axis, log_axis, log_limits
@@ -320,7 +320,7 @@ def draw_chain_rule(evidence: Evidence) -> tuple[Figure, str]:
         _draw_cumulative(axes[-1], lines, theory if when == AT_START else {}, limits)
         gaps = [theory_gap(line.mean, theory[line.key] / theory[line.key][-1]) for line in lines if line.key in theory]
         said = f": {lines[0].label} {gaps[0]}, {lines[1].label} {gaps[1]}" if when == AT_START and gaps else ""
-        panel_title(axes[-1], f"{when[0].upper()}{when[1:]}{unbroken(said)}", width=56)
+        panel_title(axes[-1], f"{sentence_case(when)}{unbroken(said)}", width=56)
     axes[0].set_ylabel("gradient norm relative to the last layer")
     legend_row(figure.add_subplot(layout[1, :]), axes)
     for column, model in enumerate(PAIR_MODELS):
@@ -331,7 +331,7 @@ def draw_chain_rule(evidence: Evidence) -> tuple[Figure, str]:
         "Above: gradient norm at each layer's linear output relative to the last layer's, the cumulative product of "
         f"the measured per-layer factors from the loss backward.{dotted if theory else ''} Below: the two products."
     )
-    seen = f"{flow.when[0].upper()}{flow.when[1:]}, {flow.sentence} (geometric mean over layers)."
+    seen = f"{sentence_case(flow.when)}, {flow.sentence} (geometric mean over layers)."
     return figure, caption(pair, flow.relative.summary, seen, drawn, notes)
 
 

@@ -21,6 +21,7 @@ from sonde.core.formatting import (
     loss_status,
     loss_verdict,
     number,
+    sentence_case,
     times_trivial,
     weights,
 )
@@ -289,7 +290,7 @@ def draw_loss_by_depth(evidence: Evidence) -> tuple[Figure, str]:
     (panels,), legend = panel_grid(figure, 1, 2)
     for ax, (variant, losses) in zip(panels, found.items(), strict=True):
         _draw_final_losses(ax, losses)
-        panel_title(ax, weights(variant)[0].upper() + weights(variant)[1:])
+        panel_title(ax, sentence_case(weights(variant)))
     panels[0].set_ylabel("final loss ÷ that of predicting zero")
     legend_row(legend, panels)
     footnotes(figure, notes)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from sonde.core.formatting import sentence_case
 from sonde.core.seed_statistics import over_seeds
 from sonde.metrics import UNLIMITED, Bounds, bounds_of
 
@@ -132,7 +133,7 @@ def caption(group: Group, summary: pl.DataFrame, seen: str, drawn: str, notes: l
     spread = _MARKS[marks] if (summary["n"] > 1).any() else "Single values, no spread"
     n = f"{spread}; {n_text(group, summary)} ({seeds_text(group)})."
     parts = [seen, drawn, f"{group.recipe}.", n, *dict.fromkeys(notes)]
-    sentences = [part[0].upper() + part[1:] for part in parts if part]
+    sentences = [sentence_case(part) for part in parts if part]
     return " ".join([*sentences, _runs_text(group)]) + "\n"
 
 
@@ -173,12 +174,14 @@ class Series:
     def band(self, log: bool) -> tuple[Floats, Floats]:
         """Mean − and + sample standard deviation, clipped to the possible values; NaN for n < 2.
 
+        Where a store holds an impossible mean, such as an accuracy above 1, the band ends at the mean.
         On a log axis a lower edge that is not above 0 is moved up to the smallest seed, and no edge lies below the
         smallest positive value of the line.
         """
         spread = np.where(self.n >= 2, self.std, np.nan)
-        low = np.maximum(self.shown(log) - spread, self.possible[0])
-        high = np.minimum(self.shown(log) + spread, self.possible[1])
+        mean = self.shown(log)
+        low = np.maximum(mean - spread, np.fmin(self.possible[0], mean))
+        high = np.minimum(mean + spread, np.fmax(self.possible[1], mean))
         if log:
             smallest = np.min(self.least[self.least > 0], initial=np.inf)
             low = np.where(low <= 0, self.least, low)
@@ -341,11 +344,17 @@ def _changing_n(line: Series, unit: str) -> list[str]:
     return [f"{line.label}: n = {', '.join(parts)}, {n[-1]} after."]
 
 
+def places_of(rows: pl.DataFrame) -> pl.DataFrame:
+    """Run, metric and epoch of the rows, and whether they are defined: about once for all layers, to save memory."""
+    columns = ("run", "metric", "epoch", "defined")
+    return pl.concat([rows.select(columns).clear(), *(part.select(columns).unique() for part in rows.iter_slices())])
+
+
 def common_epoch(rows: pl.DataFrame) -> int | None:
     """The last epoch at which every run has every metric it has at all."""
-    held = rows.select("run", "metric", "epoch").unique()
-    wanted = held.select("run", "metric").unique().height
-    shared = held.group_by("epoch").len().filter(pl.col("len") == wanted)["epoch"].to_list()
+    held = rows.group_by("run", "metric").agg(pl.col("epoch").unique())  # a third of the memory of unique rows
+    counts = held.explode("epoch").group_by("epoch").len()
+    shared = counts.filter(pl.col("len") == held.height)["epoch"].to_list()
     return int(max(shared)) if shared else None
 
 

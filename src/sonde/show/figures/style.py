@@ -23,6 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 
+from sonde.core.formatting import sentence_case
 from sonde.core.html_parts import DARK_INK, DARK_PAGE, ON_DARK
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def footnotes(figure: Figure, notes: Iterable[str]) -> None:
 
 def fine_print(figure: Figure, notes: Iterable[str]) -> None:
     """Write small print below the panels in one paragraph, and make the figure higher by what it takes."""
-    text = unbroken(" ".join(note[0].upper() + note[1:] for note in dict.fromkeys(notes) if note))
+    text = unbroken(" ".join(sentence_case(note) for note in dict.fromkeys(notes) if note))
     lines = textwrap.wrap(text, int(figure.get_figwidth() * 19))
     _write_below(figure, lines)
     figure.set_figheight(figure.get_figheight() + 0.125 * len(lines))

@@ -9,7 +9,6 @@ them.  So an export writes `sonde.json` beside them, and figures drawn from the 
 An entry is a key of the file: `plain_mlp`, `bp_log`, `42.dfa`.  Files that are not recorded have no data set.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from sonde.analysis.evidence import RUNS_SCHEMA, Evidence
 from sonde.core.errors import SondeError, nearest
 from sonde.core.run_ids import network_label
 from sonde.metrics import UNLIMITED, Bounds
+from sonde.store.schemas import checksum
 
 RECORD_NAME = "sonde.json"
 FIRST_SEED = 42
@@ -190,11 +190,6 @@ def _ordered(rows: pl.DataFrame, order: str, metric: str, **where: int) -> pl.Da
     return chosen
 
 
-def content_digest(content: bytes) -> str:
-    """SHA-256 of a file, as `sonde.json` records it."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def record(
     folder: Path, written: Mapping[str, JsonFile], digests: Mapping[str, str], runs: pl.DataFrame
 ) -> dict[str, Any]:
@@ -251,7 +246,7 @@ class Provenance:
         if listed and unlisted:
             raise SondeError(f"{self.path} says nothing of {', '.join(unlisted)}: move it elsewhere, {_REMEDY}")
         for name in listed:
-            if content_digest((self.folder / name).read_bytes()) != self.files[name]["sha256"]:
+            if checksum((self.folder / name).read_bytes()).sha256 != self.files[name]["sha256"]:
                 raise SondeError(f"{self.path}: {name} is not the file that was exported: {_REMEDY}")
         return Records(self, listed)
 

@@ -1,4 +1,7 @@
-"""A study's answer in one sentence, the values behind it by network or rule, and how sure it is."""
+"""A study's answer in one sentence, the values behind it by network or rule, and how sure it is.
+
+The sentence of a study is its conclusion, as `sonde run` prints it; runs in no study have one of their own.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sonde.analysis import theory
 from sonde.analysis.audit import RecipeAudit, RuleAudit, audit
-from sonde.analysis.conclusions import n_seeds
+from sonde.analysis.conclusions import Conclusion, n_seeds
 from sonde.analysis.evidence import Evidence
 from sonde.core import formatting
-from sonde.core.formatting import accuracy, listed, number, percent, signed
+from sonde.core.formatting import HARDLY, accuracy, listed, number, percent, signed
 from sonde.core.seed_statistics import Interval, paired, summarise, t_interval
 from sonde.metrics import TRAINED
 from sonde.store.readings import Readings
@@ -20,9 +23,6 @@ if TYPE_CHECKING:
     from sonde.studies.study import Gathered, StudyFinding
 
 MOST_POINTS = 100.0  # between two accuracies
-HARDLY = 5.0
-"""Points of BP over frozen blocks.  With fewer, depth hardly matters, and no rule can show much."""
-
 ONE_SEED = "n = 1 seed"
 LACKING = "runs with frozen blocks would show whether the trained blocks contribute"
 
@@ -45,8 +45,8 @@ class Dots:
 class StudyAnswer:
     """A sentence, a chart of dots and how sure they are."""
 
-    sentence: str
-    sure: str
+    sentence: str = ""
+    sure: str = ""
     dots: Sequence[Dots]
     axis: str  # what the dots are
     metric: str = "test_acc"  # of the table of metrics: what the charts open on
@@ -67,21 +67,21 @@ class StudyAnswer:
         return [dots.runs[0] for dots in (self.dots[0], self.dots[-1]) if dots.runs] if len(self.dots) > 1 else []
 
 
-def study_answer(study: str, gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
-    """The study's answer; None where its runs hold none."""
-    return ANSWERS.get(study, of_rules)(gathered, findings)
+def study_answer(
+    study: str, gathered: "Gathered", findings: Sequence["StudyFinding"], conclusion: Conclusion
+) -> StudyAnswer | None:
+    """The study's conclusion with a chart of its values; None where there is nothing to draw."""
+    drawn = ANSWERS.get(study, of_rules)(gathered, findings)
+    return drawn and replace(drawn, sentence=conclusion.answer, sure=conclusion.sure)
 
 
 # ── which networks learned ──────────────────────────────────────────────────────────────────────────
 def of_networks(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
-    """The final loss of every network; first that of networks that can represent the identity, if there are any."""
+    """The final loss of every network; of those that can represent the identity, if there are any."""
     over_depth = [finding.sentence for finding in findings if "losses_over_trivial" in finding.numbers]
     both = [known for known in (gathered.evidence.beside, gathered.evidence) if known is not None]
     answers = [found for known in both if (found := _of_evidence(known, findings)) is not None]
-    if not answers:
-        return None
-    first, *others = answers
-    return replace(first, beside=[*over_depth, *(f"{other.sentence} {other.sure}" for other in others)])
+    return replace(answers[0], beside=over_depth) if answers else None
 
 
 def _of_evidence(evidence: Evidence, findings: Sequence["StudyFinding"]) -> StudyAnswer | None:
@@ -90,37 +90,23 @@ def _of_evidence(evidence: Evidence, findings: Sequence["StudyFinding"]) -> Stud
     kept = [one for one in findings if set(one.runs) <= runs.keys() and "losses_over_trivial" not in one.numbers]
     if not kept:
         return None
-    where, dots, status = _shared(kept), [], dict[str, list[tuple[str, float]]]()
+    dots = []
     for finding in kept:
         numbers = finding.numbers
-        network = numbers["network"].partition(", ")[0] if where else numbers["network"]
-        name = _named(network, numbers["variant"], numbers.get("rule"))
+        name = _named(numbers["network"], numbers["variant"], numbers.get("rule"))
         own = [runs[run] for run in finding.runs]
         values = {run["seed"] or 0: _final_loss(readings, run) for run in own}
         floor = numbers["lowest_loss"]
         note = numbers["verdict"] + (f" (lowest {number(floor, 3)})" if floor else "")
         dots.append(Dots(label=name, style=own[0]["model"], values=values, note=note, runs=finding.runs))
-        status.setdefault(numbers["verdict"], []).append((name, numbers["final_loss"]))
     identity = set(evidence.runs["task"]) == {"identity"}
-    sentence = _learned(status, len(dots))
-    if where and sentence.startswith(("Only ", "All ", "None ")):
-        sentence = sentence[0].lower() + sentence[1:]
     return StudyAnswer(
-        sentence=where + sentence,
-        sure=_sure_of_losses(dots, status),
         dots=sorted(dots, key=lambda one: summarise(one.values.values()).mean),
         axis="final loss (mean of the last tenth of the steps), log scale",
         metric="train_loss",
         log=True,
         reference=("predicting zero", theory.INPUT_SECOND_MOMENT) if identity else None,
     )
-
-
-def _shared(findings: Sequence["StudyFinding"]) -> str:
-    """Output and depth of the networks as the beginning of a sentence, where they share an output that is named."""
-    shared = {(one.numbers["network"].partition(", ")[2], one.numbers.get("depth")) for one in findings}
-    output, depth = next(iter(shared)) if len(shared) == 1 else ("", None)
-    return f"With {output} and {depth} layers, " if output and depth else ""
 
 
 def _final_loss(readings: Readings, run: Mapping[str, Any]) -> float:
@@ -131,35 +117,6 @@ def _final_loss(readings: Readings, run: Mapping[str, Any]) -> float:
 def _named(network: str, variant: str | None, rule: str | None = None) -> str:
     with_ = f"{network} with {formatting.weights(variant)}" if variant else network
     return ", ".join(part for part in (with_, rule) if part)
-
-
-def _learned(status: Mapping[str, list[tuple[str, float]]], n: int) -> str:
-    learned = [name for name, _ in status.get("learned", [])]
-    rest = [f"{len(some)} {words}" for words, some in status.items() if words != "learned"]
-    if n == 1:
-        ((words, ((name, _),)),) = status.items()
-        return f"{name} {words}."
-    if not learned:
-        return f"None of the {n} networks learned: {', '.join(rest)}."
-    if len(learned) == n:
-        return f"All {n} networks learned."
-    only = "Only " * (len(learned) == 1)
-    others = "the other one" if n - len(learned) == 1 else f"of the {n - len(learned)} others"
-    rest = [next(iter(status.keys() - {"learned"}))] if others == "the other one" else rest
-    return f"{only}{listed(learned, MOST_LISTED)} learned; {others} {listed(rest, MOST_LISTED)}."
-
-
-def _sure_of_losses(dots: Sequence[Dots], status: Mapping[str, list[tuple[str, float]]]) -> str:
-    seeds = n_seeds(len(one.values) for one in dots)
-    learned = [loss for _, loss in status.get("learned", [])]
-    others = [loss for words, some in status.items() if words != "learned" for _, loss in some]
-    gap = ""
-    if learned and others and 0 < max(learned) < min(others):
-        whose = "its loss" if len(learned) == 1 else "the loss of those that learned"
-        gap = f" The others end at {number(min(others) / max(learned))} times {whose} or more."
-    if seeds == ONE_SEED:
-        return f"{seeds} for each network, so there is no interval; another seed may give another result.{gap}"
-    return f"{seeds} for each network; each dot is a seed.{gap}"
 
 
 # ── which rules train depth ─────────────────────────────────────────────────────────────────────────
@@ -202,7 +159,7 @@ def of_settings(recipes: Sequence[RecipeAudit], names: Sequence[str], runs: Mapp
     """The answer of several recipes: the most accurate one.  Each is named by the keys in which they differ."""
     several = len({rule.label for recipe in recipes for rule in recipe.rules}) > 1
     found = [
-        (f"{name}, {rule.label}" if several else name, rule)
+        (f"{rule.label}, {name}" if several else name, rule)
         for name, recipe in zip(names, recipes, strict=True)
         for rule in recipe.rules
         if rule.runs and rule.scalar("test_acc").n
@@ -368,15 +325,7 @@ def of_streams(gathered: "Gathered", findings: Sequence["StudyFinding"]) -> Stud
         dots.append(Dots(label=name, style=finding.numbers["rule"], values=values, runs=finding.runs))
     if not dots:
         return None
-    grown = [one.label for one in dots if summarise(one.values.values()).mean > formatting.STREAM_GREW]
     return StudyAnswer(
-        sentence=(
-            f"‖h_L‖ grows more than {formatting.STREAM_GREW:g} times in {len(grown)} of {len(dots)} networks and rules"
-            + (f" ({listed(grown, MOST_LISTED)})" if grown else "")
-            + "."
-        ),
-        sure=f"{n_seeds(len(one.values) for one in dots)} for each network and rule; each dot is a seed. Means over "
-        "seeds are compared with the limit.",
         dots=dots,
         axis="‖h_L‖ after training ÷ init, log scale",
         metric="hidden_norm",

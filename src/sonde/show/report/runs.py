@@ -18,8 +18,6 @@ from sonde.analysis.diagnosis.run_evidence import evidence_of_watched
 from sonde.analysis.diagnosis.run_record import describe_nonfinite
 from sonde.analysis.diagnosis.spikes import first_movers
 from sonde.analysis.runs import Recipe, levels, options_of
-from sonde.analysis.scaling import studies_of
-from sonde.analysis.scaling_result import Measured
 from sonde.core.formatting import network, number
 from sonde.core.run_ids import Flat, distinct_names, identity, without
 from sonde.metrics import WATCHED, Metric
@@ -210,6 +208,8 @@ def scaling_sections(watched: Sequence[WatchedSection]) -> list[ScalingSection]:
     known = [one for one in watched if one.run.facts.get("scaling") and one.run.manifest.state == "complete"]
     if not known:
         return []
+    from sonde.analysis.scaling import studies_of
+    from sonde.analysis.scaling_result import Measured
     from sonde.show.figures.scaling import scaling_figure
 
     found = studies_of(Measured(one.run.facts, one.rows) for one in known if one.rows.height)

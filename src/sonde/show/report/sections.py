@@ -6,10 +6,11 @@ from typing import Any
 
 from sonde.analysis.audit import QUESTIONS, Audit, AuditCache, RecipeAudit, RuleAudit, audit
 from sonde.analysis.audit_text import audit_columns, audit_footnotes, audit_rows, sentence
+from sonde.analysis.conclusions import Conclusion
 from sonde.analysis.evidence import Evidence
 from sonde.analysis.runs import evidence_lines, value_order
 from sonde.core.errors import SondeError
-from sonde.core.formatting import accuracy, network
+from sonde.core.formatting import accuracy, network, sentence_case
 from sonde.core.run_ids import belongs, differing, shown
 from sonde.show.report import AuditPart, ReportContents
 from sonde.show.report.answers import StudyAnswer, of_recipe, of_settings, points_text, study_answer
@@ -36,6 +37,7 @@ class Section:
     question: str
     anchor: str  # its id on the page
     findings: Sequence[StudyFinding] = field(default_factory=list)
+    conclusion: Conclusion | None = None  # of a study: what `sonde run` prints
     answer: StudyAnswer | None = None
     evidence: Evidence
     expected: int  # how many runs the study has with the seeds that are stored
@@ -47,7 +49,7 @@ class Section:
     @property
     def about(self) -> str:
         """The question, with a capital letter."""
-        return f"{self.question[0].upper()}{self.question[1:]}"
+        return sentence_case(self.question)
 
     @property
     def runs(self) -> list[str]:
@@ -129,9 +131,18 @@ def _by_value(recipes: Sequence[RecipeAudit]) -> list[RecipeAudit]:
 
 
 def recipe_labels(recipes: Sequence[RecipeAudit], stored: Runs) -> list[str]:
-    """Each recipe by what tells it from the others: its network, and the keys in which they differ."""
+    """Each recipe by what tells it from the others: its network, and the keys in which they differ.
+
+    What is measured, and when, is said only where nothing else tells recipes apart.
+    """
+    brief = _recipe_labels(recipes, stored, measured=False)
+    return brief if len(set(brief)) == len(brief) else _recipe_labels(recipes, stored, measured=True)
+
+
+def _recipe_labels(recipes: Sequence[RecipeAudit], stored: Runs, *, measured: bool) -> list[str]:
     networks = [network_in(recipe, stored) for recipe in recipes]
     everywhere = [key for key in differing([recipe.recipe for recipe in recipes]) if not belongs(key, "model")]
+    everywhere = [key for key in everywhere if measured or not belongs(key, "probes")]
     found = []
     for name, recipe in zip(networks, recipes, strict=True):
         namesakes = [other.recipe for other, same in zip(recipes, networks, strict=True) if same == name]
@@ -362,8 +373,12 @@ def _without_shared(found: Sequence[_StudySection]) -> tuple[list[_StudySection]
 
 
 def _with_findings(section: Section, gathered: Gathered) -> Section:
-    findings = STUDIES[section.study].findings(gathered)
-    return replace(section, findings=findings, answer=study_answer(section.study, gathered, findings))
+    study = STUDIES[section.study]
+    if not (findings := study.findings(gathered)):
+        return section
+    conclusion = study.conclusion(findings)
+    answer = study_answer(section.study, gathered, findings, conclusion)
+    return replace(section, findings=findings, conclusion=conclusion, answer=answer)
 
 
 class _NearestStudy:

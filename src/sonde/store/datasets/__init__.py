@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 import filelock
 
-from sonde.core.atomic import ASIDE, set_aside, user_cache
 from sonde.core.errors import SondeError
-from sonde.store.files import Place, clear_errors, make_folder, place
+from sonde.store.files import ASIDE, Place, clear_errors, make_folder, place, set_aside, user_cache
 from sonde.store.remote import Remote, stamp
 
 if TYPE_CHECKING:

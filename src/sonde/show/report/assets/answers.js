@@ -24,7 +24,8 @@ function dotsOf(given) {
 function drawDots(chart, picture) {
   const { lines, x, reference } = picture;
   const width = onPaper ? 520 : chart.plot.clientWidth || 520;
-  const narrow = width < NARROW;
+  const beside = widest(lines.map(({ name }) => name), 600) + widest(lines.map(({ note }) => note), 400);
+  const narrow = width < NARROW || beside + 130 > width; // labels stand above the dots
   const left = narrow ? 8 : 16 + widest(lines.map(({ name }) => name), 600);
   const right = width - (narrow ? 8 : 18 + widest(lines.map(({ note }) => note), 400));
   const tight = narrow && lines.some(({ name, note }) => widest([name], 600) + widest([note], 400) + 20 > width);
@@ -122,5 +123,5 @@ function showAnswers(given) {
 function showCharted(link, place) {
   const known = data.families.find(({ answer }) => answer === place);
   link.hidden = !known;
-  if (known) link.href = `#charts?${new URLSearchParams({ 'charts.recipe': known.title })}`;
+  if (known) link.querySelector('a').href = `#charts?${new URLSearchParams({ 'charts.recipe': known.title })}`;
 }

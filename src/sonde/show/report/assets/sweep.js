@@ -173,6 +173,8 @@ const redrawSweep = drawnOnce(() => {
   if (!swept.keys.length) return;
   showSweepChoices();
   drawChart(sweepChart);
+  const means = (sweepChart.made?.picture.lines || []).filter(({ kind }) => kind === 'mean');
+  byId('sweep-key').replaceChildren(...(sweepKeys().by ? means : []).map((one) => element('span', {}, swatch(one), `${sweepKeys().by} = ${one.name}`)));
 });
 
 // The sweep of new data, with what the reader had chosen.

@@ -10,7 +10,7 @@ function readTerms(given) {
   terms = new Map(given.flatMap((term) => term.words.map((word) => [word, term])));
   metricTerms = new Map(given.filter(({ kind }) => kind === 'probe' || kind === 'metric').map((term) => [term.name, term]));
   const words = [...terms.keys()].sort((a, b) => b.length - a.length).map((word) => word.replaceAll(/[.*+?^${}()|[\]\\/]/g, '\\$&'));
-  spelled = words.length ? new RegExp(`(?<![\\p{L}\\d_‖])(?:${words.join('|')})(?![\\p{L}\\d_‖])`, 'gu') : null;
+  spelled = words.length ? new RegExp(`(?<!chain |[\\p{L}\\d_‖])(?:${words.join('|')})(?![\\p{L}\\d_‖])`, 'gu') : null;
 }
 
 // The first of each word in every block of text becomes a button.
