@@ -231,7 +231,7 @@ def tones() -> tuple[Tensor, Tensor, Tensor]:
     r, time = rng(174), torch.arange(256) / 256
     pitch, loud = 24 * torch.rand(900, 1, generator=r), torch.rand(900, 3, generator=r).square() + 0.05
     turn = 6.28 * 16 * 2 ** (pitch / 24) * time
-    x = sum(loud[:, [k]] * ((k + 1) * turn).sin() for k in range(3))
+    x: Tensor = sum(loud[:, [k]] * ((k + 1) * turn).sin() for k in range(3))
     return x, x + 0.2 * torch.randn(900, 256, generator=r), pitch
 
 
