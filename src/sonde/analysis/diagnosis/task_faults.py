@@ -162,7 +162,7 @@ def _out_of_reach(s: RunEvidence) -> Finding | None:
     bounded = _last_operation(s) in _BOUNDED and (_last_operation(s) != "LogSoftmax" or s.is_distance)
     if not bounded or None in (floor, trivial, reach):  # a likelihood is made for logarithms of probabilities
         return None
-    if trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
+    if s.leaves_nothing or trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
         return None
     said = (
         f"With any outputs the loss falls to {number(floor)}, with those of the last activation "
@@ -246,7 +246,7 @@ def _all_the_same(s: RunEvidence) -> Finding | None:
     targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s):
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s) or s.compares:
         return None
     several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
     return found("certain", f"All targets of a batch of {samples} are {number(targets['mean'])}{several}.")
@@ -280,7 +280,7 @@ def _unrelated(s: RunEvidence) -> Finding | None:
 def _relation(s: RunEvidence) -> tuple[bool | None, str]:
     """Whether inputs tell of their targets, and a sentence that they do not; None where they cannot be compared."""
     classes, numbers, kind = s.of_pairs("nearest") or {}, s.of_pairs("relation") or {}, _kind(s)
-    if classes and kind in ("classes", "one-hot", "binary"):
+    if classes and kind in ("classes", "one-hot", "binary") and classes["by_chance"] < 1:
         agree, chance = classes["agree"], classes["by_chance"]
         noise = 2 * (max(chance, 0.25) / classes["n"]) ** 0.5
         said = f"Nearest inputs share a label in {number(100 * agree)} % of cases, any two in {number(100 * chance)} %."
