@@ -474,7 +474,8 @@ TASK_FAULTS = (
         consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
         measured=(
-            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same. Or the network memorises one batch "
+            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same, and outputs are not products or "
+            "distances that a constant answer cannot reach. Or the network memorises one batch "
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
             "input nor a linear fit predicts a target). Without a batch, or if no other remedy helps: weights moved by "
@@ -520,7 +521,11 @@ TASK_FAULTS = (
         name="target_leakage",
         signs=(_leaks,),
         short="A feature of the inputs equals the target.",
-        measured=("One input feature gives the target exactly, in a batch or in the first step, and the run learned."),
+        measured=(
+            "One input feature gives the target exactly, in a batch or in the first step, and the run learned. For "
+            "classes chance is excluded: the product over classes of n samples of Σ pⁿ, p the shares of the feature's "
+            "values, times the number of features, is below 0.01."
+        ),
         why="The network copies the feature, and fails where the feature is not known.",
         remedy="Remove the feature from the inputs.",
         reference="Kaufman et al. (2012), Leakage in data mining, ACM TKDD 6",
