@@ -104,7 +104,7 @@ class RunEvidence(RunRecord):
         """The loss of the best constant answer: to the targets of many steps, to the batch of the experiments, or to
         the targets of the first step.
         """
-        if self.leaves_nothing and self.compares:
+        if self._has_no_constant:
             return None
         of_all = None if pooled_variance(self) is None else self.loss_of_chance
         if of_all is None and self.has_many_targets:
@@ -151,7 +151,7 @@ class RunEvidence(RunRecord):
         if known is None or "failed" in known:
             return None
         own = {"loss": known} if "trivial" in known else self.trials or {}  # of other targets, other bounds
-        if self.leaves_nothing and self.compares:  # what is learned is counted from the first weights on
+        if self._has_no_constant:  # what is learned is counted from the first weights on
             own = {"loss": {**self.trial("loss"), "trivial": self.trial("loss_start")}}
         return -math.inf if known["last"] is None else loss_score(own, known["last"])
 
@@ -279,6 +279,11 @@ class RunEvidence(RunRecord):
             return False
         return self.trial("targets", "std") == 0 or bool(trivial - floor <= 1e-3 * abs(trivial))
 
+    @property
+    def _has_no_constant(self) -> bool:
+        """Whether the best constant answer to the batch is out of the model's reach, and so no measure of it."""
+        return self.leaves_nothing and self.compares
+
     @cached_property
     def compares(self) -> bool:
         """Whether outputs are products or distances of what the model computes, and not the answers of a layer.
@@ -339,7 +344,7 @@ class RunEvidence(RunRecord):
         That to the batch of the experiments, unless targets of many steps are known.  The variance of numeric targets
         has a relative standard error of √(2/targets) in a batch.
         """
-        if self.has_further_terms or (self.leaves_nothing and self.compares):
+        if self.has_further_terms or self._has_no_constant:
             return None, CLEARLY
         of_classes = self.loss_ops & (CLASS_LOSSES | BINARY_LOSSES) and self.loss_of_chance is not None
         if not self._same_loss or pooled_variance(self) is not None or of_classes:

@@ -320,7 +320,7 @@ SCALE_FAULTS = (
         measured=(
             f"Weights whose spread times √inputs is above {LARGE_GAIN:g} or below {SMALL_GAIN:g}, with a signal that "
             "grows or fades on its way or a first loss far above that of a constant; all units of a hidden layer "
-            f"alike (of zeros: in a run that failed); biases that keep {100 * DEAD_AT_START:g} % of a layer's units off "
+            f"alike (of zeros: if the run failed); biases that keep {100 * DEAD_AT_START:g} % of a layer's units off "
             "in step 0; or default weights learn one batch where these do not."
         ),
         why="Signal and gradient grow or shrink by the same factor in each layer.",

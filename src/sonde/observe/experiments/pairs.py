@@ -104,8 +104,8 @@ def _tells_classes(given: Tensor, classes: Sequence[Tensor]) -> list[int]:
     spread = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
     alike = (spread <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0)
     for feature in (alike & (given.shape[1] * most ** len(given) < _BY_CHANCE)).nonzero().flatten().tolist():
-        shares = given[:, feature].unique(return_counts=True)[1] / len(given)
-        chance = math.prod(float((shares ** len(part)).sum()) for part in classes)
+        shares = (given[:, feature, None] == given[:, feature]).double().mean(1)  # of each sample's value
+        chance = math.prod(float((shares ** (len(part) - 1)).mean()) for part in classes)
         if given.shape[1] * chance < _BY_CHANCE:
             return [feature]
     return []
