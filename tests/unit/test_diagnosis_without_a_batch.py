@@ -253,6 +253,47 @@ def test_targets_that_are_constant_on_purpose_say_nothing_about_labels(constant:
     assert loud(found) == (["wrong_labels"] if constant else []), str(found)
 
 
+class Chosen(nn.Module):
+    """Products of what was seen with the next thing, and with another one (SASRec)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.things = nn.Embedding(20, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.body, self.norm = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.LayerNorm(16)
+
+    def forward(self, seen: Tensor, asked: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(seen.shape[1])
+        h = self.norm(self.body(self.things(seen), mask=mask, is_causal=True))
+        return (h[:, :, None] * self.things(asked)).sum(-1)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(5e-3, []), (0.5, ["lr_too_high"])])
+def test_a_mask_in_place_of_targets_tells_no_constant_answer_and_rates_are_still_compared(
+    rate: float, said: list[str]
+) -> None:
+    torch.manual_seed(0)
+
+    def loss(out: Tensor, mask: Tensor) -> Tensor:
+        wanted = torch.tensor([1.0, 0.0]).expand_as(out)
+        each = functional.binary_cross_entropy_with_logits(out, wanted, reduction="none")
+        return (each * mask[..., None]).sum() / (2 * mask.sum())
+
+    model = Chosen()
+    optimiser = torch.optim.Adam(model.parameters(), rate)
+    with sonde.watch(model, optimiser, loss=loss, runs=None) as watch:
+        for _ in range(150):
+            x = (torch.randint(20, (48, 1)) + 3 * torch.arange(9)) % 20
+            asked = torch.stack([x[:, 1:], torch.randint(20, (48, 8))], 2)
+            batch = (x[:, :-1], asked), (torch.arange(8) >= torch.randint(5, (48, 1))).float()
+            optimiser.zero_grad()
+            value = loss(model(*batch[0]), batch[1])
+            value.backward()
+            optimiser.step()
+            watch.log(value)
+        assert loud(watch.diagnose(batch=batch)) == said
+
+
 def test_branches_that_start_at_zero_are_no_units_alike_in_a_run_that_learns_in_part() -> None:
     torch.manual_seed(0)
 

@@ -289,10 +289,10 @@ class RunEvidence(RunRecord):
         """Whether outputs are products or distances of what the model computes, and not the answers of a layer.
 
         Their targets are constant on purpose, as are those of pairs that belong together, and no constant answer is
-        in reach of the model.  One whose loss fell to a tenth may have found one.
+        in reach of the model.
         """
         last = self.trial("output", "operation") or self.facts.get("output_op")
-        return last in _COMPARISONS and (self.fell or 0.0) < DONE and not self.trial("loss", "ignores_pairing")
+        return last in _COMPARISONS and not self.trial("loss", "ignores_pairing")
 
     @property
     def _falls(self) -> bool:

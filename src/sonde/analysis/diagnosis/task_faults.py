@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, Sign, found
 from sonde.analysis.diagnosis.flow_symptoms import flows
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, POLICY_OPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import DONE, FAILED, FEWEST_STEPS, POLICY_OPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
@@ -246,7 +246,8 @@ def _all_the_same(s: RunEvidence) -> Finding | None:
     targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s) or s.compares:
+    on_purpose = s.compares and (s.fell or 0.0) < DONE  # else it may have found the constant answer
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s) or on_purpose:
         return None
     several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
     return found("certain", f"All targets of a batch of {samples} are {number(targets['mean'])}{several}.")
