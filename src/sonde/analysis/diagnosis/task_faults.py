@@ -246,11 +246,15 @@ def _all_the_same(s: RunEvidence) -> Finding | None:
     targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    on_purpose = s.compares and (s.fell or 0.0) < DONE  # else it may have found the constant answer
-    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s) or on_purpose:
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s) or _is_on_purpose(s):
         return None
     several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
     return found("certain", f"All targets of a batch of {samples} are {number(targets['mean'])}{several}.")
+
+
+def _is_on_purpose(s: RunEvidence) -> bool:
+    """Whether targets may be constant on purpose: outputs are compared, and have not come near a constant answer."""
+    return s.compares and (s.fell or 0.0) < DONE
 
 
 def _varies(s: RunEvidence) -> bool:
