@@ -58,9 +58,8 @@ SHOWN = {
     "snapshots": ("stream_by_terminal_ln",),
     "rules": ("rules_residual_mlp", "rules_conv_net"),
     "credit_at": ("credit_at_layers",),
-    **dict.fromkeys(
-        ("random_targets", "penalty", "trained_blocks", "depth", "deep", "linear_quadratic"), ("controls",)
-    ),
+    **dict.fromkeys(("random_targets", "penalty", "trained_blocks", "linear_quadratic"), ("controls",)),
+    **dict.fromkeys(("depth", "deep"), ("accuracy_by_depth", "controls")),
 }
 """The figures of a page; each is a file called study_figure.png."""
 
@@ -92,6 +91,7 @@ CAPTIONS = {
         "Cosine of credit and BP gradient at every state (left), and growth of the state over every block (right), "
         "after the last epoch. Solid: credit at the block's output; dashed: at its input."
     ),
+    "accuracy_by_depth": "Test accuracy after the last epoch against the number of blocks. Thin lines: seeds.",
     "controls": "Every setting of the table after the last epoch.",
 }
 """Figure → what is drawn.  The numbers are in the tables, and in the text file that `sonde figures` writes."""
@@ -112,12 +112,6 @@ SCALES = {"linear_quadratic": "quick"}
 LONG = 30
 """The epochs of the rules study's second recipe."""
 
-ON_MAPS = 2
-"""The epochs of its runs with a convolutional network."""
-
-FIGURE_EPOCHS = {"rules_conv_net": ON_MAPS}
-"""Of figures whose runs have other epochs than their study's."""
-
 
 def write() -> None:
     for name, text in pages(load(STORE)).items():
@@ -125,7 +119,7 @@ def write() -> None:
     stored = load(STORE)
     for study, names in SHOWN.items():
         for name in names if trained(stored, study) else ():
-            evidence = found(stored, study, FIGURE_EPOCHS.get(name)).evidence
+            evidence = found(stored, study).evidence
             drawn = render_figure(FIGURES[name], evidence, None, ("png",))
             (HERE / f"{study}_{name}.png").write_bytes(drawn.images["png"])
 
@@ -134,7 +128,7 @@ def figures(study: str, stored: Runs, *names: str) -> str:
     """The page's figures with short captions: what is drawn, the recipe, n, and on what the runs were trained."""
     shown = []
     for name in names or SHOWN[study]:
-        gathered = found(stored, study, FIGURE_EPOCHS.get(name))
+        gathered = found(stored, study)
         recipe, n = recipe_and_n(render_figure(FIGURES[name], gathered.evidence).caption)
         caption = f"{CAPTIONS[name]} {recipe}. {n}. {trained_on(gathered.stored.runs)}"
         shown.append(f"![{FIGURES[name].title}]({study}_{name}.png)\n\n*{caption}*")
@@ -174,7 +168,6 @@ def pages(stored: Runs) -> dict[str, str]:
         "missing_of": missing_of,
         "stored_by_network": stored_by_network,
         "published_ep": published_ep,
-        "ON_MAPS": ON_MAPS,
         "trained": trained,
         "pixels": next(iter(PIXELS.values())),
         "changed_recipes": changed_recipes,
@@ -230,11 +223,12 @@ def claim_rows(stored: Runs, *, run: bool) -> list[list[str]]:
     ]
 
 
-def found(stored: Runs, study: str, epochs: int | None = None) -> Gathered:
-    """The study's runs at full scale, whatever their seeds; or those of a recipe with other epochs."""
+def found(stored: Runs, study: str, epochs: int | None = None, model: str | None = None) -> Gathered:
+    """The study's runs at full scale, whatever their seeds; or those with other epochs, or of one network."""
     seeds = sorted({run.config["seed"] for run in stored.runs})
     beside = STUDIES[study].beside("full", seeds)
-    return gather(stored, recipe_of(study, seeds, epochs), "docs/findings/runs", beside=beside)
+    configs = [one for one in recipe_of(study, seeds, epochs) if model in (None, name_of("model", one.model))]
+    return gather(stored, configs, "docs/findings/runs", beside=beside)
 
 
 def recipe_of(study: str, seeds: Sequence[int], epochs: int | None = None) -> list[RunConfig]:

@@ -304,7 +304,7 @@ def test_paper_has_no_controls_and_keeps_the_charts(opened: Opened) -> None:
     assert opened.page.eval_on_selector_all(".controls, button:not(.term), select, input, nav", visible) == 0
     drawn = "[...document.querySelectorAll('#stage .plot svg')].filter(box => box.checkVisibility()).length === 4"
     opened.page.wait_for_function(drawn)  # the charts are drawn anew for paper
-    assert opened.page.eval_on_selector_all(".key", visible) == 2  # which line is which
+    assert opened.page.eval_on_selector_all(".key", visible) == 3  # which line is which, also in the sweep
     opened.page.emulate_media(media="screen")
     assert opened.page.pdf(format="A4")[:5] == b"%PDF-"
 

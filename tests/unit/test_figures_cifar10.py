@@ -105,7 +105,7 @@ def test_the_axis_of_the_nudge_holds_every_null_in_its_linear_part() -> None:
 
 def test_cosines_are_told_by_layer_and_never_as_a_mean() -> None:
     _, caption = default("diagnostics", 3)
-    assert "DFA 0.42 at layer 0, -0." in caption
+    assert "DFA 0.42 at layer 0, −0." in caption
     assert "BP 1 at layer 0, 1 at layers 1–11, 1 at layer 12" in caption
 
 

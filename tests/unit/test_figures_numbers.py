@@ -63,7 +63,7 @@ def test_the_estimator_is_the_sample_standard_deviation_over_defined_seeds() -> 
         (1234.5, "1234"),
         (0.9999, "1"),
         (0, "0"),
-        (-0.25, "-0.25"),
+        (-0.25, "−0.25"),
         (math.nan, "undefined"),
     ],
 )
