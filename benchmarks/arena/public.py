@@ -8,6 +8,7 @@ where that fits the smaller data.
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
+import public_fourth
 import public_more
 import public_third
 import torch
@@ -175,9 +176,12 @@ def group(programs: Mapping[str, tuple[Callable[[int], Program], tuple[str, ...]
 
 
 _HALF = group(_JUDGED | public_more.JUDGED)
+_EARLIER = _DEVELOPMENT | public_more.DEVELOPMENT | _JUDGED | public_more.JUDGED | public_third.THIRD
 GROUPS = {
     "public, development": group(_DEVELOPMENT | public_more.DEVELOPMENT),
     "public, judged": _HALF,
     "public, judged, 19 November": _HALF,  # scored again
     "public, third": group(public_third.THIRD),
+    "public, fourth": group(public_fourth.FOURTH),
+    "public, earlier healthy programs, scored again": group({name: (make, ()) for name, (make, _) in _EARLIER.items()}),
 }

@@ -33,7 +33,7 @@ from harm import harms, mean  # noqa: E402
 STORE = HERE / "results.json"
 DOCS = HERE.parents[1] / "docs"
 PAGES = (DOCS / "diagnose.md", DOCS / "diagnose-scores.md")
-LATEST = ("judged, 19 November 2026", "public, third")  # groups whose misses the page lists
+LATEST = ("judged, evening of 19 November 2026", "public, fourth")  # groups whose misses the page lists
 Z = 1.96  # of a 95 % interval
 
 
@@ -224,6 +224,7 @@ def main() -> None:
     import judged_2026_11
     import judged_2026_11_18
     import judged_2026_11_19
+    import judged_2026_11_19_evening
 
     groups: dict[str, Any] = {
         "development": faults.GROUP,
@@ -232,6 +233,7 @@ def main() -> None:
         "fresh, November 2026": fresh_2026_11.GROUP,
         "judged, 18 November 2026": judged_2026_11_18.GROUP,
         "judged, 19 November 2026": judged_2026_11_19.GROUP,
+        "judged, evening of 19 November 2026": judged_2026_11_19_evening.GROUP,
     }
     if os.environ.get("SONDE_REPOSITORIES"):
         import public

@@ -10,7 +10,15 @@ from scipy.stats import binomtest
 
 from sonde.analysis.diagnosis import DIAGNOSES
 
-GROUPS = ("faults", "held_out", "judged_2026_11", "fresh_2026_11", "judged_2026_11_18", "judged_2026_11_19")
+GROUPS = (
+    "faults",
+    "held_out",
+    "judged_2026_11",
+    "fresh_2026_11",
+    "judged_2026_11_18",
+    "judged_2026_11_19",
+    "judged_2026_11_19_evening",
+)
 ARENA = Path(__file__).parents[2] / "benchmarks" / "arena"
 
 

@@ -123,19 +123,23 @@ def test_log_softmax_and_nll_are_a_proper_loss() -> None:
     watch.close()
 
 
-def test_players_of_a_game_are_not_judged_by_their_losses() -> None:
-    judge, maker, loss = layers(2, 32, 1), layers(4, 32, 2), nn.BCEWithLogitsLoss()
+@pytest.mark.parametrize("squashed", [False, True])
+def test_players_of_a_game_are_not_judged_by_their_losses(squashed: bool) -> None:
+    judge, maker = layers(2, 32, 1), layers(4, 32, 2)
+    loss: nn.Module = nn.BCEWithLogitsLoss()
+    if squashed:
+        judge, loss = nn.Sequential(judge, nn.Sigmoid()), nn.BCELoss()
     first, second = (torch.optim.Adam(model.parameters(), 1e-3) for model in (judge, maker))
     watches = sonde.watch(judge, first, loss=loss, runs=None), sonde.watch(maker, second, runs=None)
-    one, zero = torch.ones(32, 1), torch.zeros(32, 1)
+    one, zero = torch.ones(64, 1), torch.zeros(64, 1)
     for _ in range(150):
-        real, made = torch.randn(32, 2), maker(torch.randn(32, 4))
+        real, made = torch.randn(64, 2), maker(torch.randn(64, 4))
         first.zero_grad()
         loss(judge(real), one).backward()
         loss(judge(made.detach()), zero).backward()
         first.step()
         second.zero_grad()
-        value = functional.binary_cross_entropy_with_logits(judge(made), one)
+        value = type(loss)()(judge(made), one)
         value.backward()
         second.step()
         watches[1].log(value)

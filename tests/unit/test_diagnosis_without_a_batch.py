@@ -211,6 +211,114 @@ def test_targets_that_number_the_samples_are_no_leak() -> None:
     assert leak(torch.cat([x, y[:, None].float()], 1), y, "classes") == {"feature": 6, "n": 32}
 
 
+def test_a_feature_of_few_values_tells_few_labels_by_chance() -> None:
+    y = torch.arange(24) % 10
+    rare = torch.zeros(24, 64)
+    rare[y == 3, 30] = 1.0  # as a pixel at the margin, which is on in two pictures of 24
+    assert leak(rare + torch.cat([torch.randn(24, 30), torch.zeros(24, 34)], 1), y, "classes") is None
+    assert leak(torch.cat([torch.randn(24, 63), y[:, None].float()], 1), y, "classes") == {"feature": 63, "n": 24}
+
+
+class Pairs(nn.Module):
+    """The products of a view's code with that of the other view, first, and with those of the other samples."""
+
+    def __init__(self, *, constant: bool) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8)), nn.Linear(8, 40)
+        self.constant = constant
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.constant:
+            h: Tensor = self.head(self.body(x))
+            return h
+        noisy = (x + 0.3 * torch.randn_like(x) for _ in range(2))
+        one, other = (functional.normalize(self.body(view), dim=1) for view in noisy)
+        far = (one @ other.T).masked_fill(torch.eye(len(x), dtype=torch.bool), -1.0)
+        return torch.cat([(one * other).sum(1, keepdim=True), far], 1) / 0.2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("constant", [False, True])
+def test_targets_that_are_constant_on_purpose_say_nothing_about_labels(constant: bool, batch: bool) -> None:
+    torch.manual_seed(0)
+    model, loss = Pairs(constant=constant), nn.CrossEntropyLoss()
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    with sonde.watch(model, optimiser, loss=loss, runs=None) as watch:
+        for _ in range(150):
+            x, y = torch.randn(32, 8), torch.zeros(32, dtype=torch.long)
+            optimiser.zero_grad()
+            loss(model(x), y).backward()
+            optimiser.step()
+        found = watch.diagnose(batch=(x, y)) if batch else watch.diagnose()
+    assert loud(found) == (["wrong_labels"] if constant else []), str(found)
+
+
+class Chosen(nn.Module):
+    """Products of what was seen with the next thing, and with another one (SASRec)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.things = nn.Embedding(20, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.body, self.norm = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.LayerNorm(16)
+
+    def forward(self, seen: Tensor, asked: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(seen.shape[1])
+        h = self.norm(self.body(self.things(seen), mask=mask, is_causal=True))
+        return (h[:, :, None] * self.things(asked)).sum(-1)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(5e-3, []), (0.5, ["lr_too_high"])])
+def test_a_mask_in_place_of_targets_tells_no_constant_answer_and_rates_are_still_compared(
+    rate: float, said: list[str]
+) -> None:
+    torch.manual_seed(0)
+
+    def loss(out: Tensor, mask: Tensor) -> Tensor:
+        wanted = torch.tensor([1.0, 0.0]).expand_as(out)
+        each = functional.binary_cross_entropy_with_logits(out, wanted, reduction="none")
+        return (each * mask[..., None]).sum() / (2 * mask.sum())
+
+    model = Chosen()
+    optimiser = torch.optim.Adam(model.parameters(), rate)
+    with sonde.watch(model, optimiser, loss=loss, runs=None) as watch:
+        for _ in range(150):
+            x = (torch.randint(20, (48, 1)) + 3 * torch.arange(9)) % 20
+            asked = torch.stack([x[:, 1:], torch.randint(20, (48, 8))], 2)
+            batch = (x[:, :-1], asked), (torch.arange(8) >= torch.randint(5, (48, 1))).float()
+            optimiser.zero_grad()
+            value = loss(model(*batch[0]), batch[1])
+            value.backward()
+            optimiser.step()
+            watch.log(value)
+        assert loud(watch.diagnose(batch=batch)) == said
+
+
+def test_branches_that_start_at_zero_are_no_units_alike_in_a_run_that_learns_in_part() -> None:
+    torch.manual_seed(0)
+
+    class Coupled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Sequential(nn.Linear(3, 24), nn.ReLU(), nn.Linear(24, 6)) for _ in range(4))
+            for part in self.parts:
+                nn.init.zeros_(part[2].weight)  # type: ignore[index]
+                nn.init.zeros_(part[2].bias)  # type: ignore[index]
+
+        def forward(self, x: Tensor) -> Tensor:
+            a, b, logs = x[:, :3], x[:, 3:], 0.0
+            for part in self.parts:
+                scale, shift = part(a).chunk(2, 1)
+                a, b, logs = b * scale.tanh().exp() + shift, a, logs + scale.tanh().sum(1)
+            return (a.square() + b.square()).sum(1) / 2 - logs
+
+    x = torch.randn(2000, 6) @ torch.randn(6, 6)
+    model = Coupled()
+    adam = torch.optim.Adam(model.parameters(), 2e-4)
+    found = trained(model, x, torch.zeros(2000), lambda out, y: out.mean() + 5.5, optimiser=adam)
+    assert loud(found) == [], str(found)
+
+
 def test_a_distance_of_ones_own_with_the_wrong_sign_runs_away() -> None:
     x, y = data()
     model = net()

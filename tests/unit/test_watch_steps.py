@@ -710,3 +710,31 @@ def test_a_functional_call_is_read_like_a_call() -> None:
     assert rows.filter(metric="out_rms", module="0")["value"].item() == pytest.approx(rms(out), rel=1e-6)
     assert rows.filter(metric="weight_grad_norm")["defined"].all()
     assert "replaced" not in watch.facts
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_where_samples_have_backward_passes_of_their_own_the_logged_loss_is_that_of_the_step(late: bool) -> None:
+    model, criterion = nn.Linear(2, 1), nn.MSELoss()
+    optimiser = torch.optim.SGD(model.parameters(), 0.01)
+    watch = sonde.watch(model, optimiser, loss=criterion, runs=None)
+    torch.manual_seed(0)
+    told = []
+    for _ in range(12):
+        x, y = torch.randn(6, 2), torch.randn(6, 1)
+        losses, total = [], [torch.zeros_like(p) for p in model.parameters()]
+        for one, of in zip(x.split(1), y.split(1), strict=True):  # as in DP-SGD
+            optimiser.zero_grad()
+            losses.append(criterion(model(one), of))
+            losses[-1].backward()
+            total = [sums + p.grad for sums, p in zip(total, model.parameters(), strict=True)]
+        for sums, p in zip(total, model.parameters(), strict=True):
+            p.grad = sums / 6
+        told.append(torch.stack(losses).mean().item())
+        if not late:
+            watch.log(told[-1])
+        optimiser.step()
+        if late:
+            watch.log(told[-1])
+    found = watch.rows.filter(metric="loss").sort("step")
+    assert found["step"].to_list() == list(range(12))
+    assert found["value"].to_list()[late:] == pytest.approx(told[late:])  # the first step is written as it ends

@@ -218,7 +218,7 @@ def is_nonlinear(output: Tensor) -> bool:
     return any(_kind(node) not in (*LINEAR_OPS, *_AFFINE, _LEAF) for node in _nodes(output.grad_fn))
 
 
-_FILLS = ("fill", "full", "masked_fill", "where", "copy", "empty", "zeros", "ones", "constant", "scatter", "index_put")
+_FILLS = ("fill", "full", "scalar", "where", "copy", "empty", "zeros", "ones", "constant", "scatter", "index_put")
 _GATE_BOUND = math.log(99)  # beyond ±this a sigmoid is within 1 % of 0 or 1
 _ACTIVATIONS = ("relu", "tanh", "sigmoid", "_softmax", "gelu", "silu", "elu", "leaky_relu", "hardtanh", "softplus")
 

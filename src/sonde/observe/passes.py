@@ -67,6 +67,7 @@ class Passes:
         self._task: int | None = None  # the latest backward pass
         self._pooled: dict[CallKey, ModuleCall] = {}
         self._losses: list[RecordedLoss] = []
+        self._cleared = 0  # how often gradients were cleared between two backward passes
         self._half = False
         self._stack: list[tuple[WatchedModule, Tensor | None, int]] = []
         self._current: Pass | None = None
@@ -327,6 +328,15 @@ class Passes:
             entries = None if loss.numel() == 1 else loss.detach().clone()
             self._handles.append(register(Hook(self._on_error, recorded.record_weight, entries)))
 
+    @property
+    def of_samples(self) -> bool:
+        """Whether gradients are made one by one, as of single samples (DP-SGD): the last loss is one of many."""
+        return self._cleared > 1
+
+    def drop_losses(self) -> None:
+        """Forget the losses so far."""
+        self._losses = []
+
     # Backward
 
     def record_gradient(self, known: Pass, gradient: Gradient, grad: Tensor | None) -> None:
@@ -362,8 +372,10 @@ class Passes:
         if known.backward == self._task:
             return
         self._task = known.backward
-        if not self._skipped_before() and not self._are_cleared():
+        skipped = self._skipped_before()
+        if not skipped and not self._are_cleared():
             return
+        self._cleared += not skipped and (len(self._reached) > 1 or bool(self._pooled))
         self._reached = [one for one in self._reached if one.backward == known.backward]
         self._passes = [one for one in self._passes if one.backward in (None, known.backward)]
         self._losses = [one for one in self._losses if one.backward in (None, known.backward)]

@@ -158,6 +158,7 @@ class Recorder:
             calls=[call for call in calls if call.watched.chosen],
             parameters=parameters,
             losses=losses,
+            of_samples=self._passes.of_samples,
             scale=self._updates.scale,
             unseen=unseen | gone,
             stale=self._updates.stale,
@@ -355,11 +356,19 @@ class Recorder:
         if loss is None:
             return
         self._logged_at = self.step, step, self._updates.scale_version
-        if step != self._loss_recorded_in:
+        if step != self._loss_recorded_in or self._drops_losses_of_samples(step):
             self._log_loss(loss, step)
         elif step <= 1 and isinstance(loss, Tensor) and loss.grad_fn is not None:
             self._first.record_sum(loss)
             self._writer.add_facts({"further_terms": self._first.graph.get("further_terms")})
+
+    def _drops_losses_of_samples(self, step: int) -> bool:
+        """Whether the losses that were recorded of this step are those of single samples, and are now dropped."""
+        if step != self.step:
+            return self._writer.drop_losses_of_samples(step)
+        if self._passes.of_samples:
+            self._passes.drop_losses()
+        return self._passes.of_samples
 
     def _is_of_skipped(self) -> bool:
         """Whether a loss that is logged now is of a step that a GradScaler skipped; if the last one was, it is dropped.

@@ -198,6 +198,14 @@ class RowWriter:
         if self._logged is not None and self._logged.step == step:
             self._logged.losses = []
 
+    def drop_losses_of_samples(self, step: int) -> bool:
+        """Forget the losses of a step that are of single samples; False if there are none, or they are written."""
+        with self._lock:
+            found = [record for record in self._pending if record.step == step and record.of_samples]
+            for record in found:
+                record.losses = []
+        return bool(found)
+
     def log_success(self, name: str, value: Any, step: int, now: int) -> None:
         """Record a metric of success that the user logs; the last of a step counts."""
         self._log_of(step, now).success[name] = _one_number(value)

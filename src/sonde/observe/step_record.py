@@ -273,6 +273,7 @@ class StepRecord:
     calls: list[ModuleCall] = field(default_factory=list)
     parameters: list["ParameterNorms"] = field(default_factory=list)
     losses: list[RecordedLoss] = field(default_factory=list)
+    of_samples: bool = False  # whether gradients were cleared between them: the loss of the step may be logged
     scale: Tensor | None = None  # of the loss, by a GradScaler
     unscaled_reason: str | None = None  # why gradients cannot be believed
     unseen: dict[str, str] = field(default_factory=dict)  # modules that were not called → why

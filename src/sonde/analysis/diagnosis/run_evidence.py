@@ -36,6 +36,7 @@ HELPED = 0.3  # score that a copy must reach with it
 HELPS = 0.2  # score that a change must add in fifty steps on a copy
 FIT_STEPS = 50  # on one batch, in the experiments; a large model gets fewer
 _END_METRICS = ("train_acc", "test_acc", "test_loss")  # of a trained run, besides the training loss
+_COMPARISONS = frozenset({"Sum", "Div", "Mul", "Bmm", "Cat", "Exp", "Neg", "Pow", "Sqrt", "LinalgVectorNorm", "Cdist"})
 _MEASURES = CLASS_LOSSES | BINARY_LOSSES | DISTANCE_LOSSES
 POLICY_OPS = frozenset({"Gather", "LogSumExp", "Logsumexp", "Exp", "Log"})
 """Operations by which a loss weighs the logarithm of a probability: of actions, rewards and advantages."""
@@ -103,6 +104,8 @@ class RunEvidence(RunRecord):
         """The loss of the best constant answer: to the targets of many steps, to the batch of the experiments, or to
         the targets of the first step.
         """
+        if self._has_no_constant:
+            return None
         of_all = None if pooled_variance(self) is None else self.loss_of_chance
         if of_all is None and self.has_many_targets:
             of_batch: float | None = self.trial("loss", "trivial")
@@ -148,6 +151,8 @@ class RunEvidence(RunRecord):
         if known is None or "failed" in known:
             return None
         own = {"loss": known} if "trivial" in known else self.trials or {}  # of other targets, other bounds
+        if self._has_no_constant:  # what is learned is counted from the first weights on
+            own = {"loss": {**self.trial("loss"), "trivial": self.trial("loss_start")}}
         return -math.inf if known["last"] is None else loss_score(own, known["last"])
 
     def gain(self, name: str) -> float | None:
@@ -249,7 +254,7 @@ class RunEvidence(RunRecord):
             return self.success
         if self.score is not None:
             return self.score >= LEARNED
-        if self._leaves_nothing or self.beats_a_constant is False:
+        if (self.leaves_nothing and not self.compares) or self.beats_a_constant is False:
             return False
         return None if self.fell is None else self.fell >= LEARNED
 
@@ -267,10 +272,27 @@ class RunEvidence(RunRecord):
         return self.is_measure and self.fell is not None and self.fell < FAILED and not self._falls
 
     @property
-    def _leaves_nothing(self) -> bool:
+    def leaves_nothing(self) -> bool:
         """Whether no answer to the batch has a lower loss than a constant one."""
         trivial, floor = self.trial("loss", "trivial"), self.trial("loss", "floor")
-        return None not in (trivial, floor) and trivial - floor <= 1e-3 * abs(trivial)
+        if None in (trivial, floor):
+            return False
+        return self.trial("targets", "std") == 0 or bool(trivial - floor <= 1e-3 * abs(trivial))
+
+    @property
+    def _has_no_constant(self) -> bool:
+        """Whether the best constant answer to the batch is out of the model's reach, and so no measure of it."""
+        return self.leaves_nothing and self.compares
+
+    @cached_property
+    def compares(self) -> bool:
+        """Whether outputs are products or distances of what the model computes, and not the answers of a layer.
+
+        Their targets are constant on purpose, as are those of pairs that belong together, and no constant answer is
+        in reach of the model.
+        """
+        last = self.trial("output", "operation") or self.facts.get("output_op")
+        return last in _COMPARISONS and not self.trial("loss", "ignores_pairing")
 
     @property
     def _falls(self) -> bool:
@@ -322,7 +344,7 @@ class RunEvidence(RunRecord):
         That to the batch of the experiments, unless targets of many steps are known.  The variance of numeric targets
         has a relative standard error of √(2/targets) in a batch.
         """
-        if self.has_further_terms:
+        if self.has_further_terms or self._has_no_constant:
             return None, CLEARLY
         of_classes = self.loss_ops & (CLASS_LOSSES | BINARY_LOSSES) and self.loss_of_chance is not None
         if not self._same_loss or pooled_variance(self) is not None or of_classes:

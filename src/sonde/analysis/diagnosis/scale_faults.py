@@ -54,7 +54,7 @@ def _all_alike(s: RunEvidence) -> Finding | None:
     alike = _units_alike(s)
     same = [p for p in alike if p["start"]["std"] < 1e-6 * abs(p["start"]["mean"])]
     constant = same if len(alike) < len(_weights(s)) - 1 else alike
-    if not constant and (not alike or s.learned):
+    if not constant and not (alike and s.failed):  # zeros in front of a sum may be meant
         return None
     said = "All units of these layers start with the same weights, and so stay alike."
     names = map(operator.itemgetter("name"), constant or alike)
@@ -320,8 +320,8 @@ SCALE_FAULTS = (
         measured=(
             f"Weights whose spread times √inputs is above {LARGE_GAIN:g} or below {SMALL_GAIN:g}, with a signal that "
             "grows or fades on its way or a first loss far above that of a constant; all units of a hidden layer "
-            f"alike; biases that keep {100 * DEAD_AT_START:g} % of a layer's units off in step 0; or default weights "
-            "learn one batch where these do not."
+            f"alike (of zeros: if the run failed); biases that keep {100 * DEAD_AT_START:g} % of a layer's units off "
+            "in step 0; or default weights learn one batch where these do not."
         ),
         why="Signal and gradient grow or shrink by the same factor in each layer.",
         remedy=(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sonde.analysis.diagnosis.finding import Diagnosis, Finding, Sign, found
 from sonde.analysis.diagnosis.flow_symptoms import flows
-from sonde.analysis.diagnosis.run_evidence import FAILED, FEWEST_STEPS, POLICY_OPS, RunEvidence
+from sonde.analysis.diagnosis.run_evidence import DONE, FAILED, FEWEST_STEPS, POLICY_OPS, RunEvidence
 from sonde.analysis.diagnosis.run_record import (
     BINARY_LOSSES,
     CLASS_LOSSES,
@@ -162,7 +162,7 @@ def _out_of_reach(s: RunEvidence) -> Finding | None:
     bounded = _last_operation(s) in _BOUNDED and (_last_operation(s) != "LogSoftmax" or s.is_distance)
     if not bounded or None in (floor, trivial, reach):  # a likelihood is made for logarithms of probabilities
         return None
-    if trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
+    if s.leaves_nothing or trivial <= floor or reach - floor <= OUT_OF_REACH * (trivial - floor):
         return None
     said = (
         f"With any outputs the loss falls to {number(floor)}, with those of the last activation "
@@ -246,10 +246,15 @@ def _all_the_same(s: RunEvidence) -> Finding | None:
     targets = s.targets
     samples = s.trial("samples") or next(iter(targets.get("shape") or [0]), 0)
     outputs = s.trial("output", "shape") or s.facts.get("output_shape") or []
-    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s):
+    if samples < SEVERAL_SAMPLES or targets.get("std") != 0 or _varies(s) or _jumps(s) or _is_on_purpose(s):
         return None
     several = f", where there are {outputs[-1]} outputs" if len(outputs) > 1 and outputs[-1] > 1 else ""
     return found("certain", f"All targets of a batch of {samples} are {number(targets['mean'])}{several}.")
+
+
+def _is_on_purpose(s: RunEvidence) -> bool:
+    """Whether targets may be constant on purpose: outputs are compared, and have not come near a constant answer."""
+    return s.compares and (s.fell or 0.0) < DONE
 
 
 def _varies(s: RunEvidence) -> bool:
@@ -280,7 +285,7 @@ def _unrelated(s: RunEvidence) -> Finding | None:
 def _relation(s: RunEvidence) -> tuple[bool | None, str]:
     """Whether inputs tell of their targets, and a sentence that they do not; None where they cannot be compared."""
     classes, numbers, kind = s.of_pairs("nearest") or {}, s.of_pairs("relation") or {}, _kind(s)
-    if classes and kind in ("classes", "one-hot", "binary"):
+    if classes and kind in ("classes", "one-hot", "binary") and classes["by_chance"] < 1:
         agree, chance = classes["agree"], classes["by_chance"]
         noise = 2 * (max(chance, 0.25) / classes["n"]) ** 0.5
         said = f"Nearest inputs share a label in {number(100 * agree)} % of cases, any two in {number(100 * chance)} %."
@@ -474,7 +479,8 @@ TASK_FAULTS = (
         consequences=frozenset({"not_learning"}),
         short="Labels that do not belong to the inputs: permuted, constant, or destroyed by preprocessing.",
         measured=(
-            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same. Or the network memorises one batch "
+            f"All targets of a batch of {SEVERAL_SAMPLES} or more are the same, and outputs are not products or "
+            "distances that a constant answer cannot reach. Or the network memorises one batch "
             "at the run's own rate or ten times it, but after 100 steps the run is no better than a constant, and "
             "the nearest inputs share a label no more often than any two inputs (for numbers: neither the nearest "
             "input nor a linear fit predicts a target). Without a batch, or if no other remedy helps: weights moved by "
@@ -520,7 +526,11 @@ TASK_FAULTS = (
         name="target_leakage",
         signs=(_leaks,),
         short="A feature of the inputs equals the target.",
-        measured=("One input feature gives the target exactly, in a batch or in the first step, and the run learned."),
+        measured=(
+            "One input feature gives the target exactly, in a batch or in the first step, and the run learned. For "
+            "classes chance is excluded: the product over classes of n samples of Σ pⁿ, p the shares of the feature's "
+            "values, times the number of features, is below 0.01."
+        ),
         why="The network copies the feature, and fails where the feature is not known.",
         remedy="Remove the feature from the inputs.",
         reference="Kaufman et al. (2012), Leakage in data mining, ACM TKDD 6",

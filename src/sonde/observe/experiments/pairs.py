@@ -14,8 +14,7 @@ from sonde.observe.facts import tensors
 SAMPLES = 128  # of a batch that are used
 _FEATURES = 4096  # of an input that are compared
 _FEWEST = 24  # samples that tell
-_OTHERS = 8  # samples that are not of the largest class
-_REPEATED = 16  # samples that are not the first of their class
+_BY_CHANCE = 0.01  # features, on average, that tell the classes of labels drawn at random
 _EQUAL = 0.9999  # a correlation of numbers that are the same up to scale
 
 
@@ -87,21 +86,29 @@ def leak(x: Any, y: Any, kind: str) -> dict[str, int] | None:
         return None
     given, y = given.double(), y.flatten().double()
     if kind == "real":
-        told = torch.tensor([abs(_correlation(column, y)) > _EQUAL for column in given.T])
+        told = [place for place, column in enumerate(given.T) if abs(_correlation(column, y)) > _EQUAL]
     else:
         told = _tells_classes(given, [given[y == known] for known in set(y.tolist())])
-    return {"feature": int(told.nonzero()[0]), "n": len(given)} if bool(told.any()) else None
+    return {"feature": told[0], "n": len(given)} if told else None
 
 
-def _tells_classes(given: Tensor, classes: Sequence[Tensor]) -> Tensor:
-    """Which features have one value in each class, if there are samples enough to tell."""
-    nothing = given.new_zeros(given.shape[1], dtype=torch.bool)
-    if min(len(given) - max(map(len, classes)) - _OTHERS, len(given) - len(classes) - _REPEATED) < 0:
-        return nothing
-    spread = [part.std(0, correction=0) for part in classes if len(part) > 1]  # one sample has none
-    if len(spread) < 2 or sum(len(part) for part in classes if len(part) > 1) < len(given) / 2:
-        return nothing
-    return (torch.stack(spread).amax(0) <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0)
+def _tells_classes(given: Tensor, classes: Sequence[Tensor]) -> list[int]:
+    """The first feature that has one value in each class, where chance does not explain it; empty if there is none.
+
+    A class of n samples has one value of a feature by chance with the probability Σ pⁿ over its values, of shares p.
+    The product over classes, times the number of features, is below 0.01.
+    """
+    if len(classes) == len(given):
+        return []
+    most = (given == given.mode(0).values).double().mean(0)
+    spread = torch.stack([part.std(0, correction=0) for part in classes]).amax(0)
+    alike = (spread <= 1e-6 * given.std(0, correction=0)) & (given.std(0) > 0)
+    for feature in (alike & (given.shape[1] * most ** len(given) < _BY_CHANCE)).nonzero().flatten().tolist():
+        shares = (given[:, feature, None] == given[:, feature]).double().mean(1)  # of each sample's value
+        chance = math.prod(float((shares ** (len(part) - 1)).mean()) for part in classes)
+        if given.shape[1] * chance < _BY_CHANCE:
+            return [feature]
+    return []
 
 
 def relation(x: Any, y: Any) -> dict[str, float]:
