@@ -150,7 +150,8 @@ def evidence_of(study: str) -> Evidence:
         stored = load(DOCS / "rules-runs")
         configs = STUDIES["rules"].configs("quick", (42,))
         return gather(stored, configs, "docs/rules-runs").evidence
-    return found(load(DOCS / "findings" / "runs"), study).evidence
+    of = "residual_mlp" if study == "rules" else None  # a picture has one network
+    return found(load(DOCS / "findings" / "runs"), study, model=of).evidence
 
 
 def draw_trained(what: Trained) -> tuple[Figure, str]:
