@@ -168,3 +168,19 @@ def test_issue_27_item_6_beside_the_nudge_stands_that_of_bp_and_what_the_stream_
     assert all(number(value) in said for value in (nudge.correlation, of_bp.correlation, nudge.given_stream))
     assert f"{nudge.rules} different rules in {nudge.recipes} recipes" in said
     assert nudge.rules < nudge.n
+
+
+def test_readme_says_of_64_and_128_blocks_what_the_study_finds(writer: ModuleType, stored: Runs) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "only backprop (BP) is more accurate than frozen blocks, by over two standard errors" in readme
+    headline, *settings = STUDIES["deep"].findings(writer.found(stored, "deep"))
+    found = [one.numbers for one in settings]
+    frozen = {one["value"]: one["test_acc"] for one in found if one["rule"] == "frozen"}
+    assert "BP at L = 64; BP at L = 128." in headline.sentence
+    for one in found:
+        if one["value"] in (64, 128) and one["rule"] == "bp":
+            assert one["test_acc"] > frozen[one["value"]]
+        if one["rule"] in ("bp", "dfa", "frozen", "predsim"):
+            assert one["n"] == 3
+        else:
+            assert (one["rule"], one["n"]) == ("pc", 1)

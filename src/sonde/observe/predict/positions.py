@@ -87,12 +87,6 @@ def with_averages(products: Products, axis: int, matrix: Products) -> Products:
     return found
 
 
-def unevenness(matrix: Products) -> float:
-    """n Σ k² ÷ (Σ k)² of the tokens' mean squares: 1 where they are alike, n where one has everything."""
-    own = matrix.diagonal()
-    return float(len(own) * (own**2).sum() / own.sum() ** 2) if own.any() else 1.0
-
-
 def _pair(products: Products, axis: int) -> tuple[float, float]:
     return float(products.flat[0]), float(products[_other(products, axis)])
 
